@@ -1,9 +1,10 @@
-"""The residuals of a function that is a sum of squares, read from its trace."""
+"""A sum of squares of residuals, or a quadratic of other functions, as the trace of a function shows it."""
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +51,63 @@ def residuals_of(
         return jnp.concatenate(parts)
 
     return residuals
+
+
+class Quadratic(NamedTuple):
+    """A function as outer(inner(x)), where outer is a polynomial of degree at most 2.
+
+    **Fields:** outer, inner; is_plain: whether inner(x) = x.
+    """
+
+    outer: Callable[[Float[Array, " k"]], Float[Array, ""]]
+    inner: Callable[[Float[Array, " n"]], Float[Array, " k"]]
+    is_plain: bool
+
+
+def quadratic_of(function: Callable[[Float[Array, " n"]], Float[Array, ""]], at: Float[np.ndarray, " n"]) -> Quadratic:
+    """A function as a quadratic of the last values of its trace in which it is one, such as that of the product of the
+    layers in a least-squares loss of a linear network.
+
+    **Arguments:** at: any x, for its shape.
+    """
+    closed = jax.make_jaxpr(function)(at)
+    argument = _Node(np.shape(at))
+    (value,) = _nodes(closed.jaxpr, closed.consts, [argument])
+    leaves: dict[int, _Node] = {}
+    _gather(value, 2, leaves, set())
+    sizes = [math.prod(leaf.shape) for leaf in leaves.values()]
+
+    def inner(x: Float[Array, " n"]) -> Float[Array, " k"]:
+        known: dict[int, Sequence[ArrayLike]] = {id(argument): (x,)}
+        return jnp.concatenate([jnp.zeros(0), *(jnp.ravel(_value(leaf, known)) for leaf in leaves.values())])
+
+    def outer(p: Float[Array, " k"]) -> Float[Array, ""]:
+        parts = jnp.split(p, np.cumsum(sizes)[:-1]) if sizes else []
+        of_leaves = zip(leaves.items(), parts, strict=True)
+        known: dict[int, Sequence[ArrayLike]] = {
+            key: (0.0,) * leaf.place + (jnp.reshape(part, leaf.shape),) for (key, leaf), part in of_leaves
+        }
+        return jnp.asarray(_value(value, known))
+
+    return Quadratic(outer, inner, list(leaves) == [id(argument)])
+
+
+def _gather(node: Entry, degree: int, leaves: dict[int, _Node], seen: set[tuple[int, int]]) -> None:
+    """Collect values that a node is a polynomial of at most this degree in, 1 or 2."""
+    if not isinstance(node, _Node) or (id(node), degree) in seen:
+        return
+    seen.add((id(node), degree))
+    inputs, name = node.inputs, node.name
+    depends = [isinstance(one, _Node) for one in inputs]
+    if name in _AFFINE or (sum(depends) == 1 and (name in _BILINEAR or (depends[0] and name in _AFFINE_IN_FIRST))):
+        within = degree
+    elif degree == 2 and (name in (*_BILINEAR, "square") or (name, node.params.get("y")) == _SQUARE):
+        within = 1
+    else:
+        leaves[id(node)] = node
+        return
+    for one in inputs:
+        _gather(one, within, leaves, seen)
 
 
 def _nodes(jaxpr: Jaxpr, consts: Sequence[ArrayLike], arguments: Sequence[Entry]) -> list[Entry]:
@@ -135,4 +193,11 @@ def _full(weight: Weight, node: _Node) -> Weight:
     return np.broadcast_to(weight, node.shape)
 
 
+_AFFINE = {
+    *("add", "add_any", "sub", "neg", "reduce_sum", "cumsum", "copy", "broadcast_in_dim", "concatenate", "expand_dims"),
+    *("reshape", "rev", "slice", "split", "squeeze", "stack", "tile", "transpose", "unstack"),
+}
+_AFFINE_IN_FIRST = "div", "gather", "dynamic_slice"
+_BILINEAR = "mul", "dot_general"
+_SQUARE = "integer_pow", 2
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat", "checkpoint"}
