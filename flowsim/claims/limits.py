@@ -59,7 +59,9 @@ def limit(
     end = _END.get() if _is_traced(flow) else (flow.end, _way_to_go(flow))
     if end is None:
         raise TracedFlowError("limit needs a flow with known values: call it outside of jax transformations")
-    return value[None], jnp.asarray(_variation(f, *end)).reshape(value.shape)[None]
+    with jax.ensure_compile_time_eval():
+        bound = _variation(f, *end)
+    return value[None], jnp.asarray(bound).reshape(value.shape)[None]
 
 
 def _is_traced(flow: Trajectory) -> bool:
