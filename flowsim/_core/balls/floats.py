@@ -18,7 +18,7 @@ from flowsim._core.balls.enclosure import CALLS, Traced, lower, upper
 from flowsim._core.balls.operations import PROVED, UndecidedError, balls
 from flowsim._core.types import Params
 
-MOST_OPERATIONS = 2e10
+MOST_OPERATIONS = 1e11
 _MOST_NUMBERS = 3e7  # in one array
 _UNIT = np.finfo(float).eps / 2
 _LEAST = 1e-300  # more than what is lost by underflow in any sum of products

@@ -11,6 +11,7 @@ from flowsim._core.balls.enclosure import enclose
 from flowsim.flow.basin.bowls import in_a_bowl
 from flowsim.flow.basin.landscape import UNSUPPORTED, Landscape, descends
 from flowsim.flow.basin.valleys import in_a_valley
+from flowsim.flow.solvers.threads import blas_in_one_thread
 
 _LARGEST_BOWL = 128  # weights
 _OFFSET = 1e-6  # of the weights: the distance of nearby points
@@ -44,7 +45,8 @@ def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
 
 def _or_infinity(bound: Callable[..., float], *arguments: object) -> float:
     try:
-        return bound(*arguments)
+        with blas_in_one_thread():
+            return bound(*arguments)
     except UNSUPPORTED:
         return math.inf
 
