@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from flowsim.claims import find_claims as find_claims
     from flowsim.claims import fit_rate as fit_rate
     from flowsim.claims import judge as judge
+    from flowsim.claims import least_norm as least_norm
     from flowsim.claims import limit as limit
     from flowsim.claims import plateaus as plateaus
     from flowsim.claims.declaring import Section as Section
@@ -133,7 +134,7 @@ _HOMES = {
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.claims": (
         "Claim Comparison Evidence Judgement Plateau Verdict Verdicts at_least at_most check citation "
-        "confidence_band end_point equal find_claims fit_rate judge limit plateaus"
+        "confidence_band end_point equal find_claims fit_rate judge least_norm limit plateaus"
     ),
     "flowsim.claims.declaring": "Section claim",
     "flowsim.claims.proofs": "Enclosure certify enclose",

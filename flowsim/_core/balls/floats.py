@@ -20,6 +20,7 @@ from flowsim._core.types import Params
 
 MOST_OPERATIONS = 1e11
 _MOST_NUMBERS = 3e7  # in one array
+_MOST_BALLS = 1e6  # in one array
 _UNIT = np.finfo(float).eps / 2
 _LEAST = 1e-300  # more than what is lost by underflow in any sum of products
 _ENTRYWISE = {
@@ -119,9 +120,9 @@ def _apply(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
         inner, consts = (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
         return _run(inner, consts, inputs)
     if not any(isinstance(one, Wide) for one in inputs):
-        if name not in PLAIN:
+        if (plain := PLAIN.get(name) or MOVES.get(name)) is None or eqn.primitive.multiple_results:
             raise UndecidedError(f"{name} is not known in float64 enclosures")
-        return [_lifted(PLAIN[name](params, *inputs))]
+        return [_lifted(plain(params, *inputs))]
     if name in MOVES or name in _BY_PLACE:
         move = MOVES.get(name) or (lambda params, *given: eqn.primitive.bind(*given, **params))
         moved = [move(params, *[one[i] if isinstance(one, Wide) else one for one in inputs]) for i in (0, 1)]
@@ -131,7 +132,7 @@ def _apply(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
         return inputs
     if name in _OPERATIONS:
         return [_OPERATIONS[name](params, *map(_as_wide, inputs))]
-    if name not in _ENTRYWISE:
+    if name not in _ENTRYWISE or math.prod(_as_wide(inputs[0]).middle.shape) > _MOST_BALLS:
         raise UndecidedError(f"{name} is not known in float64 enclosures")
     found = PROVED[name](params, *[balls(*_as_wide(one)) for one in inputs])
     low, high = lower(found), upper(found)
