@@ -50,7 +50,7 @@ def limit(
 
     The value is that of f at the end of the flow. The bound is the largest change of f over a ball around the end that
     the flow cannot leave. It is infinite if no such ball is found: if t1 is short, on a plateau, at a degenerate
-    minimum, or if f cannot be computed in ball arithmetic.
+    minimum, where the weights diverge, or if f cannot be computed in ball arithmetic.
 
     Both have one row in front, as in a claim about a limit: ``value, allowance = limit(flow, f); return equal(value,
     expected, size, allowance=allowance)``.

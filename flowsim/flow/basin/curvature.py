@@ -1,7 +1,8 @@
 """Verified bounds on curvatures and singular values, and the length of a path that these bound.
 
-If J = A + E with factors U^T A V = diag(s) + F, its least singular value is at least (min s - |F|)/(|U| |V|) - |E|. The
-factors may be inexact: |F| and |U^T U - 1| are computed with bounds on their rounding. So it is for eigenvalues, U = V.
+If J = A + E, and U^T A V = diag(s) + F with k columns in U and V, the k-th singular value of J, from the largest on, is
+at least (min s - |F|)/(|U| |V|) - |E|: |A V y| |U| >= |U^T A V y|. The factors may be inexact: |F| and |U^T U - 1| are
+computed with bounds on their rounding. So it is for all eigenvalues, with U = V, if min s > |F|.
 """
 
 import math
@@ -60,13 +61,16 @@ def around(traced: Traced, point: np.ndarray, radius: float = 0.0) -> Wide:
     return found
 
 
-def least_singular_value(matrix: Wide) -> float:
-    """A lower bound on the least singular value of the transpose: 0 if there are more rows than columns."""
+def least_singular_value(matrix: Wide, rank: int | None = None) -> float:
+    """A lower bound on the singular value number ``rank``, from the largest on: by default as many as there are rows.
+    0 if there are fewer columns.
+    """
     middle, rest = matrix
-    if not 0 < middle.shape[0] <= middle.shape[1]:
+    number = middle.shape[0] if rank is None else rank
+    if not 0 < number <= min(middle.shape):
         return 0.0
     left, values, right = np.linalg.svd(middle, full_matrices=False)
-    return _least(middle, rest, left, values, right.T)
+    return _least(middle, rest, left[:, :number], values[:number], right[:number].T)
 
 
 def least_eigenvalue(matrix: Wide) -> float:

@@ -4,11 +4,15 @@ If L = q(p(x)), with q quadratic of least curvature lambda > 0, and the Jacobian
 least singular value sigma, then |grad L|^2 >= sigma^2 |grad q|^2 >= 2 mu (L - min q), mu = lambda sigma^2. The path has
 length at most sqrt(2 (L - min q)/mu) <= |grad q|/(lambda sigma), if that is less than the radius. A sum of squares has
 p = r, its residuals, and the length |r|/sigma. A quadratic loss has p = x: sigma = 1 everywhere, and no ball is needed.
+
+A sum of squares |A x - b|^2 with A of any rank never moves along the kernel of A. With sigma the least singular value
+of A that is not zero, the path has length at most |grad L|/(2 sigma^2). The rank is that of a matrix of whole numbers.
 """
 
 import math
 from collections.abc import Callable
 
+import flint
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +24,8 @@ from flowsim._core.balls.floats import norm
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.balls.squares import Quadratic, quadratic_of, residuals_of
 from flowsim.flow.basin.curvature import MORE, around, least_eigenvalue, least_singular_value, path
+
+_MOST_IN_RANK = 128  # rows and columns
 
 Vector = Float[Array, " n"]
 
@@ -41,7 +47,7 @@ def in_a_valley(loss: Callable[[PyTree], Array], state: PyTree) -> float:
                 continue
             if math.isfinite(length):
                 return length
-    return math.inf
+    return _of_any_rank(residuals, point) if residuals is not None and quadratic.is_plain else math.inf
 
 
 def _by(inner: Callable[[Vector], Vector], outer: Quadratic | None, point: np.ndarray) -> float:
@@ -65,3 +71,20 @@ def _by(inner: Callable[[Vector], Vector], outer: Quadratic | None, point: np.nd
         return least_singular_value(around(jacobian, point, radius))
 
     return path(reach, steepness)
+
+
+def _of_any_rank(residuals: Callable[[Vector], Vector], point: np.ndarray) -> float:
+    """The bound for residuals that are affine, if their Jacobian is known exactly."""
+    jacobian = Traced(jax.jacfwd(residuals), point)
+    if point.size > _MOST_IN_RANK or jacobian.shapes[0][0] > _MOST_IN_RANK:
+        return math.inf
+    exact = jacobian.on(np.zeros(point.size))
+    if not all(ball.is_exact() and ball.is_finite() for ball in np.ravel(exact)):
+        return math.inf
+    parts = [[tuple(map(int, ball.man_exp())) for ball in row] for row in exact]
+    least = min(exponent for row in parts for _, exponent in row)
+    rank = flint.fmpz_mat([[mantissa << (exponent - least) for mantissa, exponent in row] for row in parts]).rank()
+    # The other singular values are zero exactly, whatever their rounding shows.
+    steepness = least_singular_value(around(jacobian, np.zeros(point.size)), rank)
+    slope = Traced(jax.grad(lambda x: jnp.sum(residuals(x) ** 2)), point)
+    return MORE * norm(around(slope, point).largest) / (2 * steepness**2) if steepness > 0 else math.inf
