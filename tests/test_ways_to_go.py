@@ -177,3 +177,14 @@ def test_bounds_on_curvatures_and_singular_values_hold_for_every_matrix_within(s
         curvature.least_singular_value(floats.Wide(np.hstack([repeated, 0 * repeated]), 0 * np.hstack([repeated] * 2)))
         <= 0
     )
+
+
+def test_what_float64_enclosures_do_not_know_is_left_to_balls(monkeypatch):
+    rng = np.random.default_rng(6)
+    X, start = rng.standard_normal((40, 20)), 1e-8 * rng.standard_normal(20)
+    of_rows = lambda net: jnp.sum(jax.lax.map(lambda row: jnp.tanh(row @ net.w) ** 2, X))
+    with pytest.raises(UndecidedError, match="scan is not known"):
+        floats.enclosed(Traced(lambda w: of_rows(Weights(w)), start), floats.wide(start))
+    monkeypatch.setattr(curvature, "MOST_IN_BALLS", 0)
+    found = rest_of_the_way(of_rows, Weights(jnp.asarray(start)))
+    assert np.linalg.norm(start) <= found <= 100 * np.linalg.norm(start)

@@ -20,7 +20,7 @@ from flowsim._core.types import Params
 
 MOST_OPERATIONS = 1e11
 _MOST_NUMBERS = 3e7  # in one array
-_MOST_BALLS = 1e6  # in one array
+_MOST_BALLS = 3e5  # in one array
 _UNIT = np.finfo(float).eps / 2
 _LEAST = 1e-300  # more than what is lost by underflow in any sum of products
 _ENTRYWISE = {

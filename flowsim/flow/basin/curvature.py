@@ -5,6 +5,7 @@ at least (min s - |F|)/(|U| |V|) - |E|: |A V y| |U| >= |U^T A V y|. The factors 
 computed with bounds on their rounding. So it is for all eigenvalues, with U = V, if min s > |F|.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ from flowsim._core.balls.operations import Balls, UndecidedError, balls
 
 _ROOM = 8.0  # the next cube has this many times the length of a path that leaves the present one
 MORE = 1 + 1e-12  # a factor for the rounding of bounds computed in float64
-_IN_BALLS = 3e5  # operations; programs of more are evaluated in float64
+MOST_IN_BALLS = 3e5  # operations; programs of more are evaluated in float64
 
 
 def path(slope: float, flattest: Callable[[float], float]) -> float:
@@ -50,12 +51,15 @@ def around(traced: Traced, point: np.ndarray, radius: float = 0.0) -> Wide:
 
     **Raises:** `UndecidedError` if they are not bounded.
     """
-    if traced.operations <= _IN_BALLS:
-        found = traced.on(balls(point, radius))
-        low, high = lower(found), upper(found)
+    found = None
+    if traced.operations > MOST_IN_BALLS:
+        # What float64 enclosures do not know, balls may.
+        with contextlib.suppress(UndecidedError):
+            (found,) = floats.enclosed(traced, wide(point, radius))
+    if found is None:
+        within = traced.on(balls(point, radius))
+        low, high = lower(within), upper(within)
         found = Wide((low + high) / 2, (high - low) / 2)
-    else:
-        (found,) = floats.enclosed(traced, wide(point, radius))
     if not np.all(np.isfinite(found.largest)):
         raise UndecidedError("a derivative is not bounded")
     return found
