@@ -47,7 +47,7 @@ def in_a_valley(loss: Callable[[PyTree], Array], state: PyTree) -> float:
                 continue
             if math.isfinite(length):
                 return length
-    return _of_any_rank(residuals, point) if residuals is not None and quadratic.is_plain else math.inf
+    return _of_any_rank(residuals, quadratic, point) if residuals is not None and quadratic.is_plain else math.inf
 
 
 def _by(inner: Callable[[Vector], Vector], outer: Quadratic | None, point: np.ndarray) -> float:
@@ -60,8 +60,7 @@ def _by(inner: Callable[[Vector], Vector], outer: Quadratic | None, point: np.nd
         curvature = least_eigenvalue(around(Traced(jax.jacfwd(jax.grad(outer.outer)), jnp.zeros(size)), np.zeros(size)))
         if curvature <= 0:
             return math.inf
-        slope = Traced(lambda x: jax.grad(outer.outer)(inner(x)), point)
-        reach = MORE * norm(around(slope, point).largest) / curvature
+        reach = _steepest(outer, point) / curvature
         if outer.is_plain:
             return reach
     jacobian = Traced(jax.jacfwd(inner), point)
@@ -73,7 +72,12 @@ def _by(inner: Callable[[Vector], Vector], outer: Quadratic | None, point: np.nd
     return path(reach, steepness)
 
 
-def _of_any_rank(residuals: Callable[[Vector], Vector], point: np.ndarray) -> float:
+def _steepest(loss: Quadratic, point: np.ndarray) -> float:
+    """A bound on |grad q| at a point."""
+    return MORE * norm(around(Traced(lambda x: jax.grad(loss.outer)(loss.inner(x)), point), point).largest)
+
+
+def _of_any_rank(residuals: Callable[[Vector], Vector], loss: Quadratic, point: np.ndarray) -> float:
     """The bound for residuals that are affine, if their Jacobian is known exactly."""
     jacobian = Traced(jax.jacfwd(residuals), point)
     if point.size > _MOST_IN_RANK or jacobian.shapes[0][0] > _MOST_IN_RANK:
@@ -86,5 +90,4 @@ def _of_any_rank(residuals: Callable[[Vector], Vector], point: np.ndarray) -> fl
     rank = flint.fmpz_mat([[mantissa << (exponent - least) for mantissa, exponent in row] for row in parts]).rank()
     # The other singular values are zero exactly, whatever their rounding shows.
     steepness = least_singular_value(around(jacobian, np.zeros(point.size)), rank)
-    slope = Traced(jax.grad(lambda x: jnp.sum(residuals(x) ** 2)), point)
-    return MORE * norm(around(slope, point).largest) / (2 * steepness**2) if steepness > 0 else math.inf
+    return MORE * _steepest(loss, point) / (2 * steepness**2) if steepness > 0 else math.inf
