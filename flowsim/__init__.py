@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flowsim.claims import equal as equal
     from flowsim.claims import find_claims as find_claims
     from flowsim.claims import fit_rate as fit_rate
+    from flowsim.claims import least_norm as least_norm
     from flowsim.claims import limit as limit
     from flowsim.claims import plateaus as plateaus
     from flowsim.claims import power_law as power_law
@@ -145,7 +146,8 @@ _HOMES = {
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.claims": (
         "Claim Comparison Evidence Family Judgement Plateau Verdict Verdicts at_least at_most check citation "
-        "confidence_band end_point equal find_claims fit_rate limit plateaus power_law tends_to with_probability"
+        "confidence_band end_point equal find_claims fit_rate least_norm limit plateaus power_law tends_to "
+        "with_probability"
     ),
     "flowsim.claims.declaring": "Section claim",
     "flowsim.claims.proofs": "Enclosure certify enclose",

@@ -24,6 +24,7 @@ from flowsim.claims.deciding.verdict import Verdicts as Verdicts
 from flowsim.claims.deciding.verdict import citation as citation
 from flowsim.claims.evidence import Evidence as Evidence
 from flowsim.claims.hypotheses import Hypothesis as Hypothesis
+from flowsim.claims.limits import least_norm as least_norm
 from flowsim.claims.limits import limit as limit
 from flowsim.claims.rates import RateFit as RateFit
 from flowsim.claims.rates import fit_rate as fit_rate

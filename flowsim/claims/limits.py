@@ -1,20 +1,27 @@
-"""The limit of a function of the model along a flow, with a bound on its error."""
+"""The limit of a function of the model along a flow, and the least norm of a solution, with bounds on the errors."""
 
 import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+import scipy
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from flowsim._core import checks
 from flowsim._core.balls.enclosure import enclose, lower, upper
+from flowsim._core.balls.floats import difference, norm, product, wide
 from flowsim._core.balls.operations import UndecidedError, balls
 from flowsim._core.checks import is_concrete
+from flowsim.flow.basin import least_singular_value
+from flowsim.flow.solvers.threads import blas_in_one_thread
 from flowsim.flow.trajectory import Trajectory
+
+_ROUNDING = 4 * np.finfo(float).eps
 
 End = tuple[PyTree, float]  # the last model, and a bound on the remaining length
 
@@ -43,7 +50,7 @@ def limit(
 
     The value is that of f at the end of the flow. The bound is the largest change of f over a ball around the end that
     the flow cannot leave. It is infinite if no such ball is found: if t1 is short, on a plateau, at a degenerate
-    minimum, or if f cannot be computed in ball arithmetic.
+    minimum, where the weights diverge, or if f cannot be computed in ball arithmetic.
 
     Both have one row in front, as in a claim about a limit: ``value, allowance = limit(flow, f); return equal(value,
     expected, size, allowance=allowance)``.
@@ -59,7 +66,9 @@ def limit(
     end = _END.get() if _is_traced(flow) else (flow.end, _way_to_go(flow))
     if end is None:
         raise TracedFlowError("limit needs a flow with known values: call it outside of jax transformations")
-    return value[None], jnp.asarray(_variation(f, *end)).reshape(value.shape)[None]
+    with jax.ensure_compile_time_eval():
+        bound = _variation(f, *end)
+    return value[None], jnp.asarray(bound).reshape(value.shape)[None]
 
 
 def _is_traced(flow: Trajectory) -> bool:
@@ -87,3 +96,58 @@ def _variation(f: Callable[[PyTree], Array], model: PyTree, remaining: float) ->
         return np.full(shape, np.inf)
     found = np.maximum(upper(within) - lower(here), upper(here) - lower(within))
     return np.where(np.isfinite(found), found, np.inf)
+
+
+def least_norm(X: ArrayLike | Iterable, y: ArrayLike | Iterable, *, order: int = 1) -> tuple[float, float]:
+    """The least norm of a solution of X b = y, and a bound on its error.
+
+    The value is known from both sides: by the norm of a solution, and by y.z/|X^T z| for a z that solves the dual
+    problem, with the dual norm. Both are computed with bounds on their rounding. The bound is infinite unless X is
+    shown to have full row rank.
+
+    **Arguments:**
+
+    - X: (m, n), with m at most n.
+    - y: (m,).
+    - order: 1 for the sum of the sizes, 2 for the Euclidean norm.
+
+    **Raises:** `ValueError` on other arguments.
+    """
+    matrix = np.asarray(checks.as_array("X", X, (None, None)))
+    right = np.asarray(checks.as_array("y", y, (matrix.shape[0],)))
+    m, n = matrix.shape
+    if order not in (1, 2):
+        checks.refuse("order", "1 or 2", f"it is {order}")
+    if not 0 < m <= n:
+        checks.refuse("X", "a matrix with at most as many rows as columns", f"it is {m} x {n}")
+    with blas_in_one_thread():
+        steepness = least_singular_value(wide(matrix))
+        if not steepness > 0:
+            return 0.0, math.inf
+        below, above = _around(matrix, right, order, steepness)
+    return (above + below) / 2, (above - below) / 2 + _ROUNDING * above
+
+
+def _around(X: np.ndarray, y: np.ndarray, order: int, steepness: float) -> tuple[float, float]:
+    """A lower and an upper bound on the least norm. ``steepness`` is a lower bound on the singular values of X."""
+    solution, dual = _shortest(X, y, order)
+    size, of_slopes = (norm, norm) if order == 2 else (lambda x: float(np.sum(np.abs(x))), lambda x: float(np.max(x)))
+    # A solution is at most |X b - y|/sigma away in the Euclidean norm.
+    off = norm(difference(product(wide(X), wide(solution[:, None])), wide(y[:, None])).largest) / steepness
+    above = size(solution) + math.sqrt(X.shape[1]) ** (2 - order) * off
+    steepest = of_slopes(product(wide(X.T), wide(dual[:, None])).largest)
+    reward = product(wide(y[None]), wide(dual[:, None]))
+    below = float(reward.middle[0, 0] - reward.radius[0, 0]) / steepest if steepest > 0 else 0.0
+    return max(0.0, below) * (1 - _ROUNDING), above * (1 + X.shape[1] * _ROUNDING)
+
+
+def _shortest(X: np.ndarray, y: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
+    """A solution of least norm and a solution of the dual problem, both up to rounding."""
+    if order == 2:
+        dual = np.linalg.solve(X @ X.T, y)
+        return X.T @ dual, dual
+    found = scipy.optimize.linprog(np.ones(2 * X.shape[1]), A_eq=np.hstack([X, -X]), b_eq=y, method="highs")
+    if found.status != 0:
+        raise ArithmeticError(f"no solution of least norm was found: {found.message}")
+    plus, minus = np.split(found.x, 2)
+    return plus - minus, found.eqlin.marginals

@@ -153,12 +153,12 @@ class Course:
         fields = before.reached / pace / _WORTH * math.log(10) / STEPS_PER_DECADE  # that a step may take
         directions = self.directions(before)
         if directions > DENSE_LIMIT:
-            return fields > MATRIX_FREE_FIELDS
+            return bool(fields > MATRIX_FREE_FIELDS)
         columns, _ = DenseRadau.hessian(self._weights, directions)
         # The algebra of a Hessian counts too, but to know what for takes longer than some flows.
         if fields <= _FIELDS_A_STEP + columns / 2:
             return False
-        return fields > _FIELDS_A_STEP + float(self._plan(before).asked.renewal) / 2
+        return bool(fields > _FIELDS_A_STEP + float(self._plan(before).asked.renewal) / 2)
 
     @property
     def _weights(self) -> int:

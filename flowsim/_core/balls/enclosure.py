@@ -239,7 +239,7 @@ class _Arithmetic:
 
     def _apply(self, eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
         name, params = eqn.primitive.name, eqn.params
-        if name in _CALLS:
+        if name in CALLS:
             program = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)
             return self._call(program, inputs)
         if name in self._CONTROL:
@@ -390,5 +390,5 @@ def _for_places(params: Params) -> Params:
     return params | {"fill_value": -1} if "fill_value" in params else params
 
 
-_CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call"}
+CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call"}
 _MOVES_BY_PLACE = frozenset(["dynamic_update_slice", "gather", "scatter"])

@@ -1,9 +1,10 @@
-"""The residuals of a function that is a sum of squares, read from its trace."""
+"""A sum of squares of residuals, or a quadratic of other functions, as the trace of a function shows it."""
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jaxtyping import Array, ArrayLike, Float
 
-from flowsim._core.balls.reading import pairs_the_same
+from flowsim._core.balls.reading import pairs_the_same, programs_of
 from flowsim._core.types import Params
 
 Weight: TypeAlias = np.ndarray  # in the shape of a node, or ()
@@ -39,7 +40,7 @@ def residuals_of(
     """
     closed = jax.make_jaxpr(function)(at)
     argument = _Node(np.shape(at))
-    (value,) = _nodes(closed.jaxpr, closed.consts, [argument])
+    (value,) = _nodes(closed.jaxpr, closed.consts, [argument], {})
     found = _squares(value, np.ones(()))
     if not found:
         return None
@@ -52,23 +53,97 @@ def residuals_of(
     return residuals
 
 
-def _nodes(jaxpr: Jaxpr, consts: Sequence[ArrayLike], arguments: Sequence[Entry]) -> list[Entry]:
-    """The outputs of a program."""
+class Quadratic(NamedTuple):
+    """A function as outer(inner(x)), where outer is a polynomial of degree at most 2.
+
+    **Fields:** outer, inner; is_plain: whether inner(x) = x.
+    """
+
+    outer: Callable[[Float[Array, " k"]], Float[Array, ""]]
+    inner: Callable[[Float[Array, " n"]], Float[Array, " k"]]
+    is_plain: bool
+
+
+def quadratic_of(function: Callable[[Float[Array, " n"]], Float[Array, ""]], at: Float[np.ndarray, " n"]) -> Quadratic:
+    """A function as a quadratic of the last values of its trace in which it is one, such as that of the product of the
+    layers in a least-squares loss of a linear network.
+
+    **Arguments:** at: any x, for its shape.
+    """
+    closed = jax.make_jaxpr(function)(at)
+    argument = _Node(np.shape(at))
+    (value,) = _nodes(closed.jaxpr, closed.consts, [argument], {})
+    leaves: dict[int, _Node] = {}
+    _gather(value, 2, leaves, set())
+    sizes = [math.prod(leaf.shape) for leaf in leaves.values()]
+
+    def inner(x: Float[Array, " n"]) -> Float[Array, " k"]:
+        known: dict[int, Sequence[ArrayLike]] = {id(argument): (x,)}
+        return jnp.concatenate([jnp.zeros(0), *(jnp.ravel(_value(leaf, known)) for leaf in leaves.values())])
+
+    def outer(p: Float[Array, " k"]) -> Float[Array, ""]:
+        parts = jnp.split(p, np.cumsum(sizes)[:-1]) if sizes else []
+        of_leaves = zip(leaves.items(), parts, strict=True)
+        known: dict[int, Sequence[ArrayLike]] = {
+            key: (0.0,) * leaf.place + (jnp.reshape(part, leaf.shape),) for (key, leaf), part in of_leaves
+        }
+        return jnp.asarray(_value(value, known))
+
+    return Quadratic(outer, inner, list(leaves) == [id(argument)])
+
+
+def _gather(node: Entry, degree: int, leaves: dict[int, _Node], seen: set[tuple[int, int]]) -> None:
+    """Collect values that a node is a polynomial of at most this degree in, 1 or 2."""
+    if not isinstance(node, _Node) or (id(node), degree) in seen:
+        return
+    seen.add((id(node), degree))
+    inputs, name = node.inputs, node.name
+    depends = [isinstance(one, _Node) for one in inputs]
+    by_a_constant = sum(depends) == 1 and (name in _BILINEAR or (depends[0] and name in _AFFINE_IN_FIRST))
+    if name in _AFFINE or by_a_constant or (name == "select_n" and not depends[0]):
+        within = degree
+    elif degree == 2 and (name in _BILINEAR or _squares_it(node)):
+        within = 1
+    else:
+        leaves[id(node)] = node
+        return
+    for one in inputs:
+        _gather(one, within, leaves, seen)
+
+
+def _nodes(
+    jaxpr: Jaxpr, consts: Sequence[ArrayLike], arguments: Sequence[Entry], known: dict[tuple, list[Entry]]
+) -> list[Entry]:
+    """The outputs of a program. What it computes twice is one node.
+
+    **Arguments:** known: the outputs of the operations so far, by what they are and read.
+    """
     values: dict[Var, Entry] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
     for eqn in jaxpr.eqns:
         inputs = [var.val if isinstance(var, Literal) else values[var] for var in eqn.invars]
         program = next((eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params), None)
         if program is not None and eqn.primitive.name in _INLINED:
             inner, constants = (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
-            outputs = _nodes(inner, constants, inputs)
+            outputs = _nodes(inner, constants, inputs, known)
         elif any(isinstance(one, _Node) for one in inputs):
             bind, name = functools.partial(_carried_out, eqn), eqn.primitive.name
             shapes = [getattr(var.aval, "shape", ()) for var in eqn.outvars]
-            outputs = [_Node(shape, tuple(inputs), name, bind, eqn.params, i) for i, shape in enumerate(shapes)]
+            made: list[Entry] = [
+                _Node(shape, tuple(inputs), name, bind, eqn.params, i) for i, shape in enumerate(shapes)
+            ]
+            # The text of a program or an array may leave out numbers. Nodes hold their inputs, so that no id returns.
+            is_plain = not programs_of(eqn) and not any(hasattr(one, "__array__") for one in eqn.params.values())
+            key = (name, str(eqn.params), *map(_identity, inputs)) if is_plain else (object(),)
+            outputs = known.setdefault(key, made)
         else:
             outputs = _carried_out(eqn, *inputs)
         values.update(zip(eqn.outvars, outputs, strict=True))
     return [var.val if isinstance(var, Literal) else values[var] for var in jaxpr.outvars]
+
+
+def _identity(entry: Entry) -> object:
+    is_number = not isinstance(entry, _Node) and np.ndim(entry) == 0
+    return ("number", float(np.asarray(entry))) if is_number else id(entry)
 
 
 def _carried_out(eqn: JaxprEqn, *inputs: Any) -> list[ArrayLike]:
@@ -104,9 +179,7 @@ def _squares(node: Entry, weight: Weight) -> list[tuple[Weight, Entry]] | None:
         if (name == "div" and not constants[1]) or not np.all(factor > 0):
             return None
         return _squares(inputs[constants.index(False)], weight * factor if name == "mul" else weight / factor)
-    if (name == "mul" and inputs[0] is inputs[1]) or name == "square":
-        return _squared(inputs[0], weight)
-    if (name == "integer_pow" and node.params["y"] == 2) or (name == "pow" and constants[1] and np.all(inputs[1] == 2)):
+    if (name == "mul" and inputs[0] is inputs[1]) or _squares_it(node):
         return _squared(inputs[0], weight)
     if name in ("convert_element_type", "copy"):
         return _squares(inputs[0], weight)
@@ -119,6 +192,13 @@ def _squares(node: Entry, weight: Weight) -> list[tuple[Weight, Entry]] | None:
     if name == "dot_general" and inputs[0] is inputs[1] and node.shape == () and pairs_the_same(node.params):
         return _squared(inputs[0], weight)
     return None
+
+
+def _squares_it(node: _Node) -> bool:
+    """Whether a node is the power 2 of its input."""
+    if node.name == "pow" and not isinstance(node.inputs[1], _Node):
+        return bool(np.all(np.asarray(node.inputs[1]) == 2))
+    return node.name == "square" or (node.name == "integer_pow" and node.params["y"] == 2)
 
 
 def _squared(node: Entry, weight: Weight) -> list[tuple[Weight, Entry]] | None:
@@ -135,4 +215,10 @@ def _full(weight: Weight, node: _Node) -> Weight:
     return np.broadcast_to(weight, node.shape)
 
 
+_AFFINE = {
+    *("add", "add_any", "sub", "neg", "reduce_sum", "cumsum", "copy", "broadcast_in_dim", "concatenate", "expand_dims"),
+    *("reshape", "rev", "slice", "split", "squeeze", "stack", "tile", "transpose", "unstack"),
+}
+_AFFINE_IN_FIRST = "div", "gather", "dynamic_slice"
+_BILINEAR = "mul", "dot_general"
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat", "checkpoint"}

@@ -3,16 +3,20 @@
 import contextlib
 import dataclasses
 
+import equinox as eqx
 import jax
 import numpy as np
 
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.deciding.sides import Sides
 from flowsim.claims.evidence import Case, Evidence
-from flowsim.flow.trajectory import Status
+from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
 _MOVES = 4.0  # sides that change by more than this many times their error have changed
+_TENFOLD = 10.0
+_ALIKE = 0.5, 2.5  # of the growth in the tenfold time before
+_NOT_NOTHING = 1e-3  # of the weights
 _LATE = (
     "The flow leaves a saddle so late that rounding of the time from the start hides the drop. "
     "Only statements without times can be judged here, and only for an exact loss."
@@ -176,4 +180,26 @@ def is_in_order(claim: Claim, evidence: Evidence) -> bool:
     return all(
         np.array_equal(side[repeated], np.broadcast_to(side[times - 1], side[repeated].shape), equal_nan=True)
         for side in (ours.slack, ours.promised)
+    )
+
+
+def growing(run: Trajectory) -> str:
+    """The message for weights that grow until the end as the logarithm of the time does, or a power of it, as they do
+    where the infimum is at infinity. Empty if they do not.
+    """
+    t = np.asarray(run.t)
+    rows = np.searchsorted(t, t[-1] / _TENFOLD ** np.arange(4))
+    if not np.all(np.diff([*rows, 0]) < 0):
+        return ""
+    leaves = [np.asarray(leaf)[rows] for leaf in jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array))]
+    norms = np.sqrt(sum(np.sum(leaf.reshape(4, -1) ** 2, axis=1) for leaf in leaves))
+    growth = norms[:-1] - norms[1:]
+    slower, faster = _ALIKE
+    alike = np.all((growth[:-1] > slower * growth[1:]) & (growth[:-1] < faster * growth[1:]))
+    if not (alike and growth[0] > _NOT_NOTHING * norms[0]):
+        return ""
+    return (
+        f"The weights seem to diverge: their norm grew from {norms[1]:.3g} to {norms[0]:.3g} in the last tenfold of "
+        "the time, and about as much before. The loss has a limit all the same: if its infimum is declared, take "
+        "flow.loss[-1:] with allowance=flow.excess[-1:]."
     )

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from flowsim.claims.claim import Claim
-from flowsim.claims.deciding.ending import depends_on_others
+from flowsim.claims.deciding.ending import depends_on_others, growing
 from flowsim.claims.deciding.grounding import Ground, carried_on, grounded
 from flowsim.claims.deciding.measuring import discretization_error, rounding_error, sampling_error
 from flowsim.claims.deciding.places import place_of
@@ -106,7 +106,7 @@ def _unknown(claim: Claim, case: Case, sides: Sides) -> str:
         advice = "The minimum there may be degenerate, or the flow may rest at a saddle."
     else:
         advice = "Ask for a later t1, or leave t1 out: the flow then runs until a stopping rule is met."
-    return f"No bound is known on the distance from the end of the flow to its limit. {advice}"
+    return f"No bound is known on the distance from the end of the flow to its limit. {growing(case.run) or advice}"
 
 
 def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict:

@@ -251,14 +251,14 @@ class Enclosed:
     def _trace(self, claim: Claim, rows: int) -> Traced:
         """The traced claim: the numbers of the loss, series and weights -> parts of a `Comparison`."""
         arrays, fixed = eqx.partition(self.loss, eqx.is_inexact_array)
-        rest = self._rest(np.zeros(rows, dtype=int))
+        rest, end = self._rest(np.zeros(rows, dtype=int)), self.run.end  # known, as it is not inside a trace
 
         def sides(arrays, series, models):
             t, loss, excess, grad_norm_sq, dissipated = series
             weights = eqx.combine(models, rest)
             run = uncertified(t, weights, loss, excess, grad_norm_sq, dissipated, self.run.descent)
             run = dataclasses.replace(run, way_to_go=jnp.asarray(self.remaining))
-            with ending_at(self.run.end, self.remaining):
+            with ending_at(end, self.remaining):
                 ours = claim.compare(eqx.combine(arrays, fixed), run)
             return ours.slack, ours.promised, ours.allowance, ours.scale, ours.size, ours.value - ours.bound
 

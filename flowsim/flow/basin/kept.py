@@ -1,0 +1,138 @@
+"""What a field keeps exactly: zeros, symmetric matrices, and the scaling that belongs to a conserved quantity."""
+
+import math
+from collections.abc import Callable
+
+import flint
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import Array, PyTree
+
+from flowsim._core.balls.centred import is_analytic
+from flowsim._core.balls.enclosure import BITS, Traced
+from flowsim._core.balls.operations import Balls, balls
+from flowsim.flow.basin.curvature import largest, vanishes
+from flowsim.flow.basin.landscape import UNSUPPORTED, Field
+
+_EXACT = 1e-25
+
+
+def stay_at_zero(field: Field, weights: PyTree, zero: PyTree, *, is_one_formula: bool) -> PyTree:
+    """Which weights stay zero for any values of the others. False for all if balls fail, or if the field may be another
+    formula elsewhere.
+
+    **Arguments:**
+
+    - field: the field.
+    - weights: a point.
+    - zero: in the shape of the weights, which of them are zero.
+    - is_one_formula: as in `Landscape`.
+    """
+    nothing = jax.tree.map(np.zeros_like, zero)
+    try:
+        traced = Traced(field, weights)
+        if not (is_one_formula or is_analytic(traced)):
+            return nothing
+        rng = np.random.default_rng(0)
+        size = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in jax.tree.leaves(weights)) or 1.0
+        draws = jax.tree.map(lambda leaf: size * rng.standard_normal(leaf.shape), weights)
+        while True:
+            slopes = traced.on(jax.tree.map(lambda draw, one: np.where(one, 0.0, draw), draws, zero))
+            still = jax.tree.map(lambda one, slope: one & vanishes(slope), zero, slopes)
+            if jax.tree.all(jax.tree.map(np.array_equal, zero, still)):
+                return still
+            zero = still
+    except UNSUPPORTED:
+        return nothing
+
+
+KINDS = {
+    "any": lambda x: x,
+    "symmetric": lambda x: (x + np.swapaxes(x, -1, -2)) / 2,
+    "zero": lambda x: x * 0,
+}
+
+
+def kind_of(leaf: np.ndarray) -> str:
+    """The symmetry of an array, a key of `KINDS`."""
+    if not np.any(leaf):
+        return "zero"
+    if leaf.ndim < 2 or leaf.shape[-1] != leaf.shape[-2]:
+        return "any"
+    return "symmetric" if np.array_equal(leaf, np.swapaxes(leaf, -1, -2)) else "any"
+
+
+def weaker(kind: str, leaf: Array | np.ndarray) -> str:
+    """The next weaker symmetry of an array: a zero array is also symmetric."""
+    square = leaf.ndim > 1 and leaf.shape[-1] == leaf.shape[-2]
+    return "symmetric" if kind == "zero" and square else "any"
+
+
+def preserved(kinds: list[str], slopes: list[Balls], is_one_formula: bool) -> list[bool]:
+    """Whether the field preserves the symmetry of each array. Zeros must be preserved exactly, since a field that
+    nearly preserves them may move them at other weights.
+    """
+    steepest = max(np.max(largest(slope), initial=0.0) for slope in slopes)
+    found = []
+    for kind, slope in zip(kinds, slopes, strict=True):
+        if kind == "any":
+            found.append(True)
+            continue
+        if kind == "zero" and not is_one_formula:
+            found.append(bool(np.all(vanishes(slope))))
+            continue
+        with flint.ctx.workprec(BITS):
+            outside = np.asarray(slope - KINDS[kind](slope), dtype=object)
+        may_be_zero = all(bool(ball.contains(0)) for ball in np.ravel(outside))
+        found.append(may_be_zero and bool(np.max(largest(outside), initial=0.0) <= _EXACT * steepest))
+    return found
+
+
+def bases(leaves: list, kinds: list[str], slopes: list[Balls] | None) -> list[np.ndarray]:
+    """Orthonormal bases, in columns, of the set of each array to which the flow is confined. A weight with zero
+    gradient at generic weights never moves.
+    """
+    found = [_basis(leaf.shape, kind) for leaf, kind in zip(leaves, kinds, strict=True)]
+    if slopes is None:
+        return found
+    moves = [~vanishes(slope).ravel() for slope in slopes]
+    return [basis[:, np.any(basis[one] != 0, axis=0)] for basis, one in zip(found, moves, strict=True)]
+
+
+def _basis(shape: tuple[int, ...], kind: str) -> np.ndarray:
+    size = math.prod(shape)
+    if kind != "symmetric":
+        return np.eye(size) if kind == "any" else np.zeros((size, 0))
+    d = shape[-1]
+    columns = []
+    for i, j in zip(*np.triu_indices(d), strict=True):
+        matrix = np.zeros((d, d))
+        matrix[i, j] = matrix[j, i] = 1.0 if i == j else np.sqrt(0.5)
+        columns.append(matrix.reshape(-1))
+    return np.kron(np.eye(math.prod(shape[:-2])), np.stack(columns, axis=1))
+
+
+def orbit_of(conserved: Callable, unravel: Callable, point: np.ndarray, anywhere: PyTree, slopes: list[Balls]):
+    """J x if the loss is invariant under x -> e^{sJ} x; None if no such symmetry is known."""
+    if conserved(anywhere) is None:
+        return None
+    generator = lambda state: jax.tree.leaves(jax.tree.map(lambda x: x / 2, jax.grad(conserved)(state)))
+    drawn = generator(anywhere)
+    if not all(np.allclose(np.abs(v), np.abs(x)) for v, x in zip(drawn, jax.tree.leaves(anywhere), strict=True)):
+        return None
+    with flint.ctx.workprec(BITS):
+        felt = sum((np.sum(balls(v) * slope) for v, slope in zip(drawn, slopes, strict=True)), flint.arb(0))
+    scale = sum(float(np.sum(np.abs(v) * largest(slope))) for v, slope in zip(drawn, slopes, strict=True))
+    if float(abs(felt).upper()) > _EXACT * scale:
+        return None
+    return np.concatenate([np.ravel(v) for v in generator(unravel(jnp.asarray(point)))])
+
+
+def without(basis: np.ndarray, direction: np.ndarray) -> np.ndarray:
+    """An orthonormal basis of the complement of a direction."""
+    inside = basis.T @ direction
+    if not inside.any():
+        return basis
+    return basis @ scipy.linalg.null_space(inside[None] / np.linalg.norm(inside))

@@ -1,0 +1,72 @@
+"""A gradient flow, and whether it flows down its loss."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flint
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PyTree
+
+from flowsim._core.balls.enclosure import BITS, Traced, enclose
+from flowsim._core.balls.operations import UndecidedError, balls
+from flowsim.flow.basin.curvature import largest
+
+_CUSTOM_DERIVATIVES = {"stop_gradient", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
+_NEARBY, _STEP = 1e-2, 2.0**-30  # of the weights: nearby points; of a direction: steps of differences
+_AGREES = 1e-6  # of its terms: the error of a derivative
+
+# Errors for operations that balls do not support.
+UNSUPPORTED = (UndecidedError, jax.errors.JAXTypeError, np.linalg.LinAlgError, ValueError, TypeError)
+
+Field = Callable[[PyTree], PyTree]
+
+
+class Landscape(NamedTuple):
+    """A gradient flow, as the bounds in this module need it.
+
+    **Fields:**
+
+    - field: minus the gradient.
+    - conserved: the conserved quantity, or a function that returns None.
+    - loss: the loss, if its gradient is what flows.
+    - is_one_formula: whether the field is one formula everywhere, even if its program has branches.
+    """
+
+    field: Field
+    conserved: Callable[[PyTree], Array | None]
+    loss: Callable[[PyTree], Array] | None = None
+    is_one_formula: bool = False
+
+
+def descends(flow: Landscape, state: PyTree) -> bool:
+    """Whether the field is minus the gradient of the loss. With `stop_gradient` or `custom_jvp` it may not be.
+
+    Derivatives of the loss along random directions are compared with differences of the loss in balls. If balls fail,
+    the answer is yes.
+
+    **Arguments:** flow; state: the weights near which both are compared.
+    """
+    if flow.loss is None or flow.is_one_formula:
+        return True
+    loss, (point, unravel) = flow.loss, ravel_pytree(state)
+    rng, point = np.random.default_rng(0), np.asarray(point)
+    size = float(np.max(np.abs(point), initial=0.0)) or 1.0
+    try:
+        traced = Traced(lambda x: loss(unravel(x)), point)
+        if not any(eqn.primitive.name in _CUSTOM_DERIVATIVES for eqn, _ in traced.equations):
+            return True
+        for offset in (0.0, _NEARBY, _NEARBY):
+            here = point + offset * size * rng.standard_normal(point.shape)
+            direction = size * rng.standard_normal(point.shape)
+            slope = enclose(lambda x: ravel_pytree(flow.field(unravel(x)))[0], here)
+            with flint.ctx.workprec(BITS):
+                after, before = (traced.on(balls(here) + sign * _STEP * balls(direction)) for sign in (1, -1))
+                found, expected = (after - before) / (2 * _STEP), -np.sum(balls(direction) * slope)
+                terms = float(np.sum(np.abs(direction) * largest(slope))) + float(abs(found).upper())
+                if float(abs(found - expected).lower()) > _AGREES * terms:
+                    return False
+    except UNSUPPORTED:
+        return True
+    return True

@@ -1,0 +1,71 @@
+"""A bound on the rest of the way of a gradient flow, and whether a start is a critical point."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from flowsim._core.balls.enclosure import enclose
+from flowsim.flow.basin.bowls import in_a_bowl
+from flowsim.flow.basin.landscape import UNSUPPORTED, Landscape, descends
+from flowsim.flow.basin.valleys import in_a_valley
+from flowsim.flow.solvers.threads import blas_in_one_thread
+
+_LARGEST_BOWL = 128  # weights
+_OFFSET = 1e-6  # of the weights: the distance of nearby points
+_AT_REST = 1e-12  # of the weights: a start that moves less is at rest up to rounding
+
+
+def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
+    """A proved bound on the length of the path from a state to the limit of a gradient flow; infinite if no bound is
+    found.
+
+    The curvature is taken in the smallest set of weights that provably contains the flow: symmetric matrices and zero
+    arrays stay so if the field preserves them at all such weights. A symmetry of the loss, or a continuum of minima of
+    a sum of squares, is allowed for.
+
+    **Arguments:**
+
+    - flow: the flow.
+    - state: the weights at which the path begins.
+    - start: the weights at t = 0.
+    """
+    leaves, structure = jax.tree.flatten(state)
+    is_small = sum(leaf.size for leaf in leaves) <= _LARGEST_BOWL
+    if not (is_small or flow.loss is not None) or not all(np.all(np.isfinite(leaf)) for leaf in leaves):
+        return math.inf
+    if not descends(flow, state):
+        return math.inf
+    begin = [np.asarray(leaf) for leaf in jax.tree.leaves(start)]
+    length = _or_infinity(in_a_bowl, flow, leaves, structure, begin) if is_small else math.inf
+    return length if math.isfinite(length) or flow.loss is None else _or_infinity(in_a_valley, flow.loss, state)
+
+
+def _or_infinity(bound: Callable[..., float], *arguments: object) -> float:
+    try:
+        with blas_in_one_thread():
+            return bound(*arguments)
+    except UNSUPPORTED:
+        return math.inf
+
+
+def rests(flow: Landscape, state: PyTree) -> bool:
+    """Whether a start with zero gradient in float64 is a critical point: its gradient is exactly zero, or it is a
+    minimum up to rounding. If balls fail, every array must have a nonzero gradient at nearby weights, as it has if the
+    zero is not an underflow.
+    """
+    largest = lambda leaf: float(np.max(np.abs(leaf), initial=0.0))
+    size = max(map(largest, jax.tree.leaves(state)))
+    try:
+        slopes = jax.tree.leaves(enclose(flow.field, state, open_branches=True))
+    except UNSUPPORTED:
+        rng = np.random.default_rng(0)
+        outside = lambda leaf: leaf + _OFFSET * (largest(leaf) or size or 1.0) * rng.standard_normal(leaf.shape)
+        slopes = jax.tree.leaves(flow.field(jax.tree.map(outside, state)))
+        return all(bool(np.any(np.asarray(slope) != 0)) for slope in slopes)
+    # A ball that contains zero and other numbers has lost its digits, as float64 has.
+    if all(bool(ball == 0) for slope in slopes for ball in np.ravel(slope)):
+        return True
+    return way_to_go(flow, state, state) <= _AT_REST * size
