@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from flowsim.experiments.search import sharpen as sharpen
     from flowsim.experiments.sweep.maps import Map as Map
     from flowsim.experiments.sweep.maps import sweep as sweep
+    from flowsim.flow.descent import gradient_descent as gradient_descent
     from flowsim.flow.gradient_flow import Stop as Stop
-    from flowsim.flow.gradient_flow import gradient_descent as gradient_descent
     from flowsim.flow.gradient_flow import gradient_flow as gradient_flow
     from flowsim.flow.gradient_flow import reduced_flow as reduced_flow
     from flowsim.flow.risk_curve import risk_along as risk_along
@@ -126,7 +126,8 @@ _HOMES = {
         "ScalarLayersLoss ScalarLoopLoss SpectralAttentionLoss"
     ),
     "flowsim.losses.prompt_risk": "risk",
-    "flowsim.flow.gradient_flow": "Stop gradient_descent gradient_flow reduced_flow",
+    "flowsim.flow.descent": "gradient_descent",
+    "flowsim.flow.gradient_flow": "Stop gradient_flow reduced_flow",
     "flowsim.flow.risk_curve": "risk_along",
     "flowsim.flow.training": "Curriculum train",
     "flowsim.flow.trajectory": "Status Trajectory",

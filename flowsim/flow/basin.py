@@ -27,7 +27,7 @@ import scipy.linalg
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from flowsim._core.balls.centred import is_analytic
+from flowsim._core.balls.centred import is_analytic, middle_and_rest
 from flowsim._core.balls.enclosure import BITS, Traced, enclose, lower, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, balls
 from flowsim._core.balls.squares import residuals_of
@@ -69,7 +69,7 @@ class Landscape(NamedTuple):
     is_one_formula: bool = False
 
 
-def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
+def way_to_go(flow: Landscape, state: PyTree, start: PyTree, step_size: float = 0.0, apart: float = 0.0) -> float:
     """A proved bound on the length of the path from a state to the limit of a gradient flow; infinite if no bound is
     found.
 
@@ -82,6 +82,8 @@ def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
     - flow: the flow.
     - state: the weights at which the path begins.
     - start: the weights at t = 0.
+    - step_size: that of gradient descent in place of the flow: its steps contract where they are less than 2/curvature.
+    - apart: for a path that begins within this distance of the state.
     """
     leaves, structure = jax.tree.flatten(state)
     if sum(leaf.size for leaf in leaves) > _LARGEST or not all(np.all(np.isfinite(leaf)) for leaf in leaves):
@@ -90,8 +92,10 @@ def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
         return math.inf
     try:
         begin = [np.asarray(leaf) for leaf in jax.tree.leaves(start)]
-        length = _in_a_bowl(flow, leaves, structure, begin)
-        return length if math.isfinite(length) or flow.loss is None else _in_a_valley(flow.loss, state)
+        length = _in_a_bowl(flow, leaves, structure, begin, step_size, apart)
+        if math.isfinite(length) or flow.loss is None or step_size:
+            return length
+        return _in_a_valley(flow.loss, state)
     except _UNSUPPORTED:
         return math.inf
 
@@ -181,7 +185,7 @@ def _vanishes(values: Balls) -> np.ndarray:
     return np.vectorize(lambda ball: bool(ball == 0), otypes=[bool])(values)
 
 
-def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]) -> float:
+def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list, step_size: float, apart: float) -> float:
     # An identity between analytic functions holds everywhere if it holds at random weights.
     traced = Traced(flow.field, jax.tree.unflatten(structure, leaves))
     everywhere = flow.is_one_formula or is_analytic(traced)
@@ -205,7 +209,8 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
     end, unravel = ravel_pytree(jax.tree.unflatten(structure, leaves))
     point = basis @ (basis.T @ np.asarray(end))
     outside = _MORE * _length(point - np.asarray(end))
-    orbit = _orbit(flow.conserved, unravel, point, anywhere, slopes) if everywhere and basis.size else None
+    has_orbit = everywhere and basis.size and not step_size  # descent conserves nothing
+    orbit = _orbit(flow.conserved, unravel, point, anywhere, slopes) if has_orbit else None
     basis = jnp.asarray(basis if orbit is None else _without(np.asarray(basis), orbit))
 
     def along(y: Float[Array, " m"]) -> Float[Array, " m"]:
@@ -215,16 +220,17 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
     if not nothing.size:
         # The field preserves all weights.
         return outside if everywhere else math.inf
-    slope = enclose(along, nothing)
+    slope = enclose(along, balls(nothing, apart) if apart else nothing)
     steepest = _length(_largest(slope))
     if np.all(_vanishes(slope)) and outside == 0:
         return 0.0
     # Derivatives do not show the branches of the program.
     branches = None if everywhere else Traced(along, nothing)
     hessian = Traced(lambda y: -jax.jacfwd(along)(y), nothing)
-    flattest = functools.partial(_least_curvature, hessian, branches, nothing)
+    flattest = functools.partial(_least_curvature, hessian, branches, nothing, step_size)
     if orbit is None:
-        return outside + _path(steepest, flattest)
+        # The cube has room for the distance apart, which the slope bounds, too.
+        return outside + (_path(2 * steepest, flattest) / 2 if apart else _path(steepest, flattest))
     length = _path(_OFF_THE_ORBIT * math.exp(_LONGEST_TURN) * steepest, flattest) / _OFF_THE_ORBIT
     return outside + length if 2 * length <= _LONGEST_TURN * float(np.linalg.norm(point)) else math.inf
 
@@ -269,29 +275,25 @@ def _in_a_valley(loss: Callable[[PyTree], Array], state: PyTree) -> float:
 def _least_singular_value(jacobian: Traced, residuals: Traced, point: np.ndarray, radius: float) -> float:
     """A lower bound on the least singular value of the Jacobian of the residuals, on a cube."""
     residuals.on(balls(point, radius))  # derivatives do not show the branches
-    middle, rest = _middle(jacobian.on(balls(point, radius)))
+    middle, rest = middle_and_rest(jacobian.on(balls(point, radius)))
     if middle.shape[0] > middle.shape[1]:
         return 0.0
     return float(np.linalg.svd(middle, compute_uv=False)[-1] - np.linalg.norm(rest) - _rounding(middle))
 
 
-def _least_curvature(hessian: Traced, branches: Traced | None, point: np.ndarray, radius: float) -> float:
+def _least_curvature(
+    hessian: Traced, branches: Traced | None, point: np.ndarray, step_size: float, radius: float
+) -> float:
     """A lower bound on the Hessian's eigenvalues on a cube around the point. Programs with ``branches`` must take the
-    same ones in the whole cube.
+    same ones in the whole cube. With a step size the gradient decays by 1 - step_size * curvature in a step at least.
     """
     if branches is not None:
         branches.on(balls(point, radius))
-    middle, rest = _middle(hessian.on(balls(point, radius)))
+    middle, rest = middle_and_rest(hessian.on(balls(point, radius)))
     middle = (middle + middle.T) / 2
-    return float(np.linalg.eigvalsh(middle)[0] - np.linalg.norm(rest) - _rounding(middle))
-
-
-def _middle(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
-    """The middle of a matrix of balls, and a bound on the rest, whose norm bounds the change of eigenvalues (Weyl)."""
-    low, high = lower(matrix), upper(matrix)
-    if not np.all(np.isfinite(high - low)):
-        raise UndecidedError("a derivative is not bounded")
-    return (low + high) / 2, (high - low) / 2
+    found, error = np.linalg.eigvalsh(middle), np.linalg.norm(rest) + _rounding(middle)
+    stable = 2 / step_size - found[-1] if step_size else math.inf
+    return float(min(found[0], stable) - error)
 
 
 def _rounding(matrix: np.ndarray) -> float:

@@ -21,7 +21,7 @@ from flowsim.claims.proofs.ball import with_the_end
 from flowsim.claims.proofs.path import ORDER, PRECISION, FollowedFlow, OpenError, rebuilt, refuse_sampled, shapes_of
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
-from flowsim.flow.trajectory import uncertified
+from flowsim.flow.recording import uncertified
 from flowsim.losses import AbstractPopulationLoss
 
 _ROWS = 5  # of a flow, at which the sides of a certificate are compared with the claim's

@@ -15,8 +15,9 @@ from flowsim._core.types import Scalar
 from flowsim.claims import Claim
 from flowsim.experiments.margins import seen, traced_start
 from flowsim.experiments.sweep.records import MapRecord
+from flowsim.flow.recording import uncertified
 from flowsim.flow.solvers.summary import is_known
-from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import stated
 from flowsim.problem import Problem
