@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from flowsim.experiments.run import Run as Run
     from flowsim.experiments.run import run as run
     from flowsim.experiments.search import Counterexample as Counterexample
+    from flowsim.experiments.search import Edge as Edge
     from flowsim.experiments.search import Refutation as Refutation
     from flowsim.experiments.search import Sharpening as Sharpening
+    from flowsim.experiments.search import edge as edge
     from flowsim.experiments.search import refute as refute
     from flowsim.experiments.search import sharpen as sharpen
     from flowsim.experiments.sweep.maps import Map as Map
@@ -141,7 +143,7 @@ _HOMES = {
     "flowsim.claims.spaces": "Choice Each Real Space Whole",
     "flowsim.papers": "ALL_CLAIMS predictions prompt_lengths",
     "flowsim.experiments.run": "Run run",
-    "flowsim.experiments.search": "Counterexample Refutation Sharpening refute sharpen",
+    "flowsim.experiments.search": "Counterexample Edge Refutation Sharpening edge refute sharpen",
     "flowsim.experiments.sweep.maps": "Map sweep",
     "flowsim.report.documents": "verdict_table",
 }

@@ -4,9 +4,11 @@ from fractions import Fraction
 
 import equinox as eqx
 import flint
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 import flowsim
@@ -345,3 +347,31 @@ def test_random_quadratics_are_never_judged_falsely(part):
         loss, model = quadratic(values, drawn.standard_normal(2))
         true, wrong = flowsim.judge([TRUE, FALSE], loss, flowsim.gradient_descent(loss, model, eta, 30))
         assert (true.verdict, wrong.verdict) == ("holds", "violated"), (part, values, model.x, eta, true, wrong)
+
+
+@flowsim.claim("test.falls", "test")
+def falls(descent):
+    r"""$L_{k+1} \\le L_k$"""
+    return flowsim.at_most(descent.excess[1:], descent.excess[:-1])
+
+
+def test_the_edge_of_a_quadratic_is_two_over_its_curvature():
+    loss, model = quadratic([0.5, 2.0], [1.0, 1.0])
+    found = flowsim.edge(falls, loss, model, 0.5, 1.5, steps=60)
+    assert found.holds <= 1.0 + 1e-9 and found.violated >= 1.0 - 1e-9
+    assert found.violated - found.holds < 3e-6
+    with pytest.raises(ValueError, match=r"low must be a step size for which test\.falls is holds, but it is violated"):
+        flowsim.edge(falls, loss, model, 1.2, 1.5, steps=60)
+
+
+def test_the_edge_at_the_minimum_of_one_layer_is_two_over_the_largest_curvature():
+    loss = flowsim.LinearAttentionLoss(flowsim.LinearRegression(np.diag([0.5, 1.0, 2.0]), 10))
+    best = loss.least_model()
+    weights, rest = eqx.partition(best, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(weights)
+    gradient = lambda x: ravel_pytree(loss.gradient(eqx.combine(unravel(x), rest)))[0]
+    values, vectors = np.linalg.eigh(np.asarray(jax.jacfwd(gradient)(flat)))
+    start = eqx.combine(unravel(flat + 1e-8 * vectors[:, -1]), rest)
+    bound = 2 / values[-1]
+    found = flowsim.edge(falls, loss, start, 0.9 * bound, 1.1 * bound, steps=8)
+    np.testing.assert_allclose([found.holds, found.violated], bound, rtol=2e-6)
