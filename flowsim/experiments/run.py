@@ -133,7 +133,8 @@ def claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
     pattern or, without one, flowsim's along the flow and all of the problem's own.
     """
     own = problem.spec.own(Claim)
-    about = [claim for claim in (*papers.ALL_CLAIMS, *own) if claim.is_about(problem.start)]
+    every = (claim for claim in (*papers.ALL_CLAIMS, *own) if not claim.of_descent)
+    about = [claim for claim in every if claim.is_about(problem.start)]
     refuse_misshapen([claim for claim in own if claim in about], problem.loss, problem.start)
     if pattern is None:
         return [claim for claim in about if claim.along_flow or claim in own]

@@ -56,6 +56,8 @@ def certify(
     **Raises:** `OpenError` where this is not shown, with the reason; `ValueError` as `flowsim.enclose` does.
     """
     refuse_sampled(loss)
+    if claim.of_descent:
+        checks.refuse(claim.id, "a claim about the flow, which is what is enclosed", "it is about gradient descent")
     if not claim.along_flow:
         t1 = 1.0  # which nothing reads
     elif t1 is None:

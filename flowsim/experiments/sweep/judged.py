@@ -69,7 +69,7 @@ def chosen(pattern: str | None, problems: Iterable[Problem]) -> Judged:
     if pattern is None:
         return Judged(papers.MAPPED)
     problems = list(problems)
-    own = [claim for problem in problems[:1] for claim in problem.spec.own(Claim)]
+    own = [claim for problem in problems[:1] for claim in problem.spec.own(Claim) if not claim.of_descent]
     found: dict[str, list[Claim]] = {}
     for claim in (*papers.ALL_CLAIMS, *own):
         if fnmatch.fnmatchcase(claim.id, pattern) and any(claim.is_about(problem.start) for problem in problems):
