@@ -49,14 +49,16 @@ if TYPE_CHECKING:
     from flowsim.experiments.run import Run as Run
     from flowsim.experiments.run import run as run
     from flowsim.experiments.search import Counterexample as Counterexample
+    from flowsim.experiments.search import Edge as Edge
     from flowsim.experiments.search import Refutation as Refutation
     from flowsim.experiments.search import Sharpening as Sharpening
+    from flowsim.experiments.search import edge as edge
     from flowsim.experiments.search import refute as refute
     from flowsim.experiments.search import sharpen as sharpen
     from flowsim.experiments.sweep.maps import Map as Map
     from flowsim.experiments.sweep.maps import sweep as sweep
+    from flowsim.flow.descent import gradient_descent as gradient_descent
     from flowsim.flow.gradient_flow import Stop as Stop
-    from flowsim.flow.gradient_flow import gradient_descent as gradient_descent
     from flowsim.flow.gradient_flow import gradient_flow as gradient_flow
     from flowsim.flow.gradient_flow import reduced_flow as reduced_flow
     from flowsim.flow.risk_curve import risk_along as risk_along
@@ -138,8 +140,9 @@ _HOMES = {
         "ScalarLayersLoss ScalarLoopLoss SpectralAttentionLoss"
     ),
     "flowsim.losses.prompt_risk": "risk",
+    "flowsim.flow.descent": "gradient_descent",
     "flowsim.initialization": "balanced balanced_indefinite scaled_identity unbalanced",
-    "flowsim.flow.gradient_flow": "Stop gradient_descent gradient_flow reduced_flow",
+    "flowsim.flow.gradient_flow": "Stop gradient_flow reduced_flow",
     "flowsim.flow.risk_curve": "risk_along",
     "flowsim.flow.training": "Curriculum train",
     "flowsim.flow.trajectory": "Status Trajectory",
@@ -155,7 +158,7 @@ _HOMES = {
     "flowsim.papers": "ALL_CLAIMS judge predictions prompt_lengths",
     "flowsim.experiments.ablation": "Ablation ablate",
     "flowsim.experiments.run": "Run run",
-    "flowsim.experiments.search": "Counterexample Refutation Sharpening refute sharpen",
+    "flowsim.experiments.search": "Counterexample Edge Refutation Sharpening edge refute sharpen",
     "flowsim.experiments.sweep.maps": "Map sweep",
     "flowsim.report.documents": "verdict_table",
 }

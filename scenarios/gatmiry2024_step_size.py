@@ -58,7 +58,8 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> list[tuple[int
             for factor in (0.1, 0.98, 1.1):
                 runs[f"step {factor * step:.3g}"] = flowsim.gradient_descent(loss, start, factor * step, 4000)
             for style, (label, run) in zip(("k-", "--", "-.", ":"), runs.items(), strict=True):
-                axes.plot(run.t[1:], np.clip(run.excess[1:], 1e-13, 1e4), style, label=label)
+                unit = 1.0 if run.step_size is None else run.step_size[0]
+                axes.plot(unit * run.t[1:], np.clip(run.excess[1:], 1e-13, 1e4), style, label=label)
             axes.set(xlabel="t, or step times count", ylabel="excess loss", ylim=(1e-12, 1e3))
             axes.legend(loc="lower left")
     return rows

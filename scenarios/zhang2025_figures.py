@@ -50,14 +50,14 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, tupl
     half = lambda run: float(run.t[np.argmax(run.loss < (LEVELS[0] + LEVELS[-1]) / 4)])
     with flowsim.plots.drawing(path, figsize=(12.0, 3.4)) as figure:
         for place, (name, (start, step, count)) in enumerate(starts().items()):
-            trained = flowsim.gradient_descent(empirical, start, step, count)
+            trained = flowsim.gradient_descent(empirical, start, step, count, at=np.geomspace(1, count, 200))
             flow = flowsim.gradient_flow(flowsim.AttentionLoss(task, start), start, t1=step * count)
-            found[name] = (half(trained), half(flow))
+            found[name] = (step * half(trained), half(flow))
             print(f"{name}: half is lost at t = {found[name][0]:.0f} in training, {found[name][1]:.0f} in the flow")
             axes = figure.add_subplot(1, 3, place + 1, title=name, xlabel="steps of training", ylabel="loss")
             axes.hlines(LEVELS, count / 300, count, "0.7", "--", lw=0.8)
-            for label, run in (("5,000 sequences", trained), ("exact flow", flow)):
-                axes.semilogx(run.t[1:] / step, 2 * run.loss[1:], label=label)
+            for label, run, unit in (("5,000 sequences", trained, 1.0), ("exact flow", flow, step)):
+                axes.semilogx(run.t[1:] / unit, 2 * run.loss[1:], label=label)
             axes.set(xlim=(count / 300, count))
             axes.legend()
     print(f"figure: {path.absolute()}")

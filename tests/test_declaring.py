@@ -94,7 +94,7 @@ def test_a_claim_without_a_statement_or_with_another_argument_is_refused():
         def unsaid(flow):
             return flowsim.at_least(flow.loss, 0.0)
 
-    with pytest.raises(ValueError, match='one of loss, task, start, flow, but it is "run"'):
+    with pytest.raises(ValueError, match='one of loss, task, start, flow, descent, but it is "run"'):
 
         @flowsim.claim("mine.run", "notes")
         def of_a_run(run):

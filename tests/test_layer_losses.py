@@ -13,7 +13,8 @@ from helpers import assert_close, covariance, largest_z, relative_error, sample_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowsim.flow.gradient_flow import gradient_descent, gradient_flow
+from flowsim.flow.descent import gradient_descent
+from flowsim.flow.gradient_flow import gradient_flow
 from flowsim.losses import DiagonalLayersLoss, LoopedLoss, MultiLayerLoss
 from flowsim.losses.deep.residual_energy import ResidualEnergy, loop_terms
 from flowsim.models import DiagonalLayers, LoopedAttention, MultiLayerAttention

@@ -11,7 +11,8 @@ import pytest
 import scipy.optimize
 from helpers import assert_close, covariance, largest_z, sample_means
 
-from flowsim.flow.gradient_flow import gradient_descent, gradient_flow
+from flowsim.flow.descent import gradient_descent
+from flowsim.flow.gradient_flow import gradient_flow
 from flowsim.losses import LoopedLoss, MinimumKind, MultiLayerLoss, ScalarLayersLoss, ScalarLoopLoss
 from flowsim.losses.deep.scalar_layers import Speeds, restricted_speeds
 from flowsim.losses.deep.scalar_minima import layer_minimum, scalar_minimum, scalar_shortfall

@@ -13,11 +13,11 @@ from flowsim.claims.critical_points.end_points import EndPoint as EndPoint
 from flowsim.claims.critical_points.end_points import end_point as end_point
 from flowsim.claims.critical_points.plateaus import Plateau as Plateau
 from flowsim.claims.critical_points.plateaus import plateaus as plateaus
-from flowsim.claims.deciding.bands import confidence_band as confidence_band
 from flowsim.claims.deciding.families import Family as Family
 from flowsim.claims.deciding.judging import check as check
 from flowsim.claims.deciding.judging import judge as judge
 from flowsim.claims.deciding.judging import judge_on as judge_on
+from flowsim.claims.deciding.measuring import confidence_band as confidence_band
 from flowsim.claims.deciding.verdict import Judgement as Judgement
 from flowsim.claims.deciding.verdict import Verdict as Verdict
 from flowsim.claims.deciding.verdict import Verdicts as Verdicts

@@ -1,4 +1,4 @@
-"""Claims: statements about a flow, and their two sides."""
+"""Claims: statements about a flow or a descent, and their two sides."""
 
 import dataclasses
 import math
@@ -253,7 +253,7 @@ def _no_constants(loss: AbstractPopulationLoss, trajectory: Trajectory) -> dict[
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Claim:
-    """A statement about a flow, with all that is needed to judge it.
+    """A statement about a flow or a descent, with all that is needed to judge it.
 
     `flowsim.claim` declares one.
 
@@ -264,11 +264,12 @@ class Claim:
     - statement: plain text, or LaTeX with formulas in ``$..$``.
     - compare: (loss, trajectory) -> `Comparison`, pure JAX.
     - form: "printed", or "corrected" for what holds instead of a printed form that fails.
-    - hypotheses: (loss, start) -> the conditions of the statement.
+    - hypotheses: (loss, start) -> the conditions of the statement; of one about descents (loss, descent).
     - constants: (loss, trajectory) -> numbers by name: the constants of the claim, and the sharp ones.
     - setting: loss -> None if the statement covers this loss, else the `Hypothesis` that is not met.
     - models: the classes of models that the statement is about. Empty if it is about all.
     - along_flow: whether the comparison reads more of the trajectory than its start.
+    - of_descent: whether it is a statement about gradient descent, which no flow is judged by.
     - problems: the problems on which the claim is judged, as nested dictionaries in the form of a problem file.
     - spaces: the sets of problems that the statement covers, in which `flowsim.refute` looks for a counterexample.
     - note: what a referee should know.
@@ -286,6 +287,7 @@ class Claim:
     setting: Callable[..., Hypothesis | None] = _any_loss
     models: tuple[type[eqx.Module], ...] = ()
     along_flow: bool = True
+    of_descent: bool = False
     problems: tuple[Tables, ...] = ()
     spaces: tuple[Space, ...] = ()
     note: str = ""

@@ -23,6 +23,7 @@ _TAKES: dict[str, Callable[..., object]] = {
     "task": lambda loss, flow: loss.task,
     "start": lambda loss, flow: flow.start,
     "flow": lambda loss, flow: flow,
+    "descent": lambda loss, flow: flow,
 }
 
 
@@ -42,14 +43,15 @@ def claim(
             return flowsim.at_least(flow.grad_norm_sq, 2 * flow.excess)
 
     The function takes what it compares, by name: ``loss``, ``task`` (that of the loss), ``start`` (the model at t = 0)
-    or ``flow`` (the `Trajectory`). A claim that takes the flow is judged along it. The docstring is the statement, with
-    formulas in ``$..$``. What follows after an empty line is the note. Where the statement holds a number that is known
-    only at run time, ``statement=`` says it instead. A `Claim` in place of the function is stated again, at this place.
+    and ``flow`` or ``descent`` (the `Trajectory`). A claim that takes the flow is judged along it; one that takes the
+    descent is about `gradient_descent` instead. The docstring is the statement, with formulas in ``$..$``. What
+    follows after an empty line is the note. Where the statement holds a number that is known only at run time,
+    ``statement=`` says it instead. A `Claim` in place of the function is stated again, at this place.
 
     **Arguments:**
 
     - id, source, fields: those of `Claim`.
-    - hypotheses: one function (loss, start) -> list of `Hypothesis`, or several.
+    - hypotheses: one function (loss, start) -> list of `Hypothesis`, or several; (loss, descent) for a descent.
     - needs: a hypothesis without which the sides cannot be computed. The claim promises nothing where it is not met.
 
     **Raises:** `ValueError` on a function without a docstring, or with an argument of another name.
@@ -59,15 +61,17 @@ def claim(
     def declare(sides: Any) -> Claim:
         sides = sides.compare.__wrapped__ if isinstance(sides, Claim) else sides
         takes = _taken(sides)
+        of_descent = "descent" in takes
 
         @functools.wraps(sides)
         def compare(loss: AbstractPopulationLoss, flow: Trajectory) -> Comparison:
-            if needs is not None and not all(condition.met for condition in needs(loss, flow.start)):
+            given = flow if of_descent else flow.start
+            if needs is not None and not all(condition.met for condition in needs(loss, given)):
                 return eqx.tree_at(lambda c: c.promised, equal(jnp.zeros(1), 0.0, 1.0), jnp.zeros(1, dtype=bool))
             return sides(*(_TAKES[name](loss, flow) for name in takes))
 
         said = {} if "statement" in fields else _said(sides)
-        own = {"along_flow": "flow" in takes, **said, **fields}
+        own = {"along_flow": "flow" in takes or of_descent, "of_descent": of_descent, **said, **fields}
         return Claim(id, source, compare=compare, hypotheses=all_of(*conditions, *([needs] if needs else [])), **own)
 
     return declare
@@ -87,6 +91,8 @@ def _taken(sides: Callable) -> tuple[str, ...]:
     names = tuple(one.name for one in parameters if one.default is one.empty)
     if unknown := [name for name in names if name not in _TAKES]:
         checks.refuse(f"an argument of {sides.__name__}", f"one of {', '.join(_TAKES)}", f'it is "{unknown[0]}"')
+    if {"flow", "descent"} <= {*names}:
+        checks.refuse(f"an argument of {sides.__name__}", '"flow" or "descent"', "it takes both")
     return names
 
 

@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Int, PyTree
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.deciding.sides import Sides
-from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.flow.recording import uncertified
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
 FLOW_ERROR, ROUNDING_ERROR = 1e-5, 1e-11  # assumed relative errors of the sides

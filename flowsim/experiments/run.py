@@ -28,8 +28,8 @@ from flowsim._core.hosts import by_first
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document, Tables
 from flowsim.claims import Claim, Evidence, Verdicts, confidence_band
-from flowsim.claims.deciding.bands import Band, ends
 from flowsim.claims.deciding.judging import judge_or_note
+from flowsim.claims.deciding.measuring import Band, ends
 from flowsim.claims.evidence.comparing import refuse_misshapen
 from flowsim.experiments.certification import Certificates
 from flowsim.experiments.certification.kept import SECONDS
@@ -135,7 +135,8 @@ def claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
     pattern or, without one, flowsim's along the flow and all of the problem's own.
     """
     own = problem.spec.own(Claim)
-    about = [claim for claim in (*papers.ALL_CLAIMS, *own) if claim.is_about(problem.start)]
+    every = (claim for claim in (*papers.ALL_CLAIMS, *own) if not claim.of_descent)
+    about = [claim for claim in every if claim.is_about(problem.start)]
     refuse_misshapen([claim for claim in own if claim in about], problem.loss, problem.start)
     if pattern is None:
         return [claim for claim in about if claim.along_flow or claim in own]

@@ -16,9 +16,8 @@ from flowsim._core import checks
 from flowsim._core import hosts as hosts
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Scalar
-from flowsim.flow.arguments import check_arguments, check_model
 from flowsim.flow.course import Course, changes, next_chunk, steps_in_turns
-from flowsim.flow.recording import Chunk, ChunkStore, chunk_of, join, trajectory, truncate
+from flowsim.flow.recording import Chunk, ChunkStore, check_model, chunk_of, join, records, trajectory, truncate
 from flowsim.flow.schedule import HORIZON_DECADES, RESTING, StopSearch, percent
 from flowsim.flow.schedule import Stop as Stop
 from flowsim.flow.solvers.clock import since_last_origin
@@ -35,8 +34,6 @@ from flowsim.flow.systems import (
     Record,
     ReducedSystem,
     is_rounding,
-    loss_system,
-    norm_sq,
     pace,
     reduced_where_large,
     system_of,
@@ -51,6 +48,7 @@ _SNAPSHOT_BYTES = 2**28
 _CHUNK_ENTRIES = {"arrowhead": 2**17, "implicit": 2**15, "explicit": 2**17}
 _CHUNK_STEPS = {"arrowhead": (16, 256), "implicit": (8, 256), "explicit": (16, 256)}
 _WEIGHTS_WITH_STEPS = 2**13  # of a flow all of whose steps are kept
+SOLVERS = ("auto", "implicit", "explicit")
 _EPS = float(np.finfo(float).eps)
 _REST = 10.0  # rtol, the relative gradient of an explicit flow that is at rest
 
@@ -110,7 +108,7 @@ def gradient_flow(
             # The steps of an explicit solver are limited by stability, and its errors keep the gradient at a few rtol.
             # With alternating solvers the flow ends at the same gradient, whichever solver is in use.
             stop = dataclasses.replace(stop, grad_norm=max(stop.grad_norm, min(_REST * rtol, 0.5)))
-    requested = check_arguments(model, times, t1, rtol, solver, points_per_decade, steps_per_decade, budget_seconds)
+    requested = _check_arguments(model, times, t1, rtol, solver, points_per_decade, steps_per_decade, budget_seconds)
     model = jax.tree.map(_typed, model)
     system, method = system_of(prepared(loss, model), model, solver)
     system = reduced_where_large(system, model)
@@ -203,6 +201,37 @@ def gradient_flow(
     return trajectory(system, run, status, dataclasses.replace(settings, changes=changes(chunks)))
 
 
+def _check_arguments(
+    model: PyTree,
+    times: ArrayLike | Iterable[float],
+    t1: float | None,
+    rtol: float,
+    solver: str,
+    points_per_decade: int | None,
+    steps_per_decade: int | None,
+    budget_seconds: float | None,
+) -> np.ndarray:
+    """Refuse invalid arguments of `gradient_flow`, which documents them; return the requested times as an array."""
+    check_model(model)
+    requested = checks.increasing_times("times", times)
+    if t1 is not None:
+        t1 = checks.time("t1", float(checks.positive("t1", t1)))
+        if requested.size and requested[-1] > t1:
+            checks.refuse("times", f"no later than t1 = {t1:g}", f"the last is {requested[-1]:g}")
+    if not 1e-14 <= rtol < 1:
+        checks.refuse("rtol", "at least 1e-14 and below 1", f"it is {rtol}")
+    if solver not in SOLVERS:
+        checks.refuse("solver", f"one of {', '.join(SOLVERS)}", f'it is "{solver}"{checks.nearest(solver, SOLVERS)}')
+    for name, count in (("points_per_decade", points_per_decade), ("steps_per_decade", steps_per_decade)):
+        if count is not None and count < 0:
+            checks.refuse(name, "at least 0", f"it is {count}")
+    if points_per_decade == 0 and not requested.size and t1 is None:
+        checks.refuse("points_per_decade", "positive where neither times nor t1 is given", "it is 0")
+    if budget_seconds is not None:
+        checks.positive("budget_seconds", budget_seconds)
+    return requested
+
+
 def _typed(leaf: PyTree) -> PyTree:
     """An array that JAX made of a Python number, with a type as definite as that of every later state of a flow, for
     which programs would be compiled again.
@@ -222,36 +251,6 @@ def start_alone(loss: AbstractPopulationLoss, model: PyTree) -> Trajectory:
     system, method = system_of(prepared(loss, model), model, "auto")
     record, *_ = _prepare(system, model)
     return trajectory(system, _at_rest(record, np.zeros(1)), Status.TIME, Settings(method, 0.0, 0.0))
-
-
-def gradient_descent(loss: AbstractPopulationLoss, model: PyTree, step_size: float, steps: int) -> Trajectory:
-    """Gradient descent with a constant step size, theta <- theta - eta grad L(theta), for comparison with the flow.
-
-    **Arguments:**
-
-    - loss, model: as for `gradient_flow`.
-    - step_size: eta > 0.
-    - steps: the number of steps, at least 1.
-
-    **Returns:** a `Trajectory` at t = eta k for at most about 200 values of k. Its ``dissipated`` is the sum of eta
-    |grad L|^2, so that ``energy_defect`` measures the effect of the finite step. Its status is nonfinite if it
-    diverges.
-
-    **Raises:** `ValueError` on bad arguments.
-    """
-    check_model(model)
-    eta = checks.positive("step_size", step_size)
-    if steps < 1:
-        checks.refuse("steps", "at least 1", f"it is {steps}")
-    counts = np.unique(np.concatenate([[0], np.round(np.geomspace(1, steps, 200))]).astype(int))
-    system = loss_system(prepared(loss, model), model)
-    states, dissipated = _descend(system, system.encode(model), eta, jnp.asarray(np.diff(counts)))
-    record = _records(system, states)
-    finite = np.isfinite(record.loss) & np.isfinite(record.grad_norm_sq) & np.isfinite(dissipated)
-    length = counts.size if finite.all() else int(np.argmin(finite))
-    run = chunk_of(counts * float(eta), record, np.asarray(dissipated), np.asarray([steps, 0]))
-    status = Status.DESCENT if finite.all() else Status.NONFINITE
-    return trajectory(system, truncate(run, length), status, Settings("gradient-descent", 0.0, 0.0))
 
 
 def reduced_flow(
@@ -280,24 +279,8 @@ def reduced_flow(
     (shaft, u, clock, dissipated), steps = solve_reduced(arrowhead, (U0, u0), jnp.asarray(outputs), rtol, atol)
     off = U0 * (1 - jnp.eye(shaft.shape[1]))
     U = jax.vmap(lambda s, d: off * jnp.exp(-arrowhead.curvature * s) + jnp.diag(d))(clock, shaft)
-    run = chunk_of(outputs, _records(system, (U, u)), np.asarray(dissipated), np.asarray(steps))
+    run = chunk_of(outputs, records(system, (U, u)), np.asarray(dissipated), np.asarray(steps))
     return trajectory(system, run, Status.TIME, Settings("reduced", rtol, atol))
-
-
-@eqx.filter_jit
-def _descend(system, state, eta, counts):
-    def one(_, carry):
-        state, dissipated = carry
-        slope = system.field(state)
-        return jax.tree.map(lambda x, dx: x + eta * dx, state, slope), dissipated + eta * norm_sq(slope)
-
-    def segment(carry, count):
-        carry = jax.lax.fori_loop(0, count, one, carry)
-        return carry, carry
-
-    start = (state, jnp.zeros(()))
-    _, rest = jax.lax.scan(segment, start, counts)
-    return jax.tree.map(lambda first, later: jnp.concatenate([first[None], later]), start, rest)
 
 
 @eqx.filter_jit
@@ -335,15 +318,6 @@ def _speed(system: AbstractSystem, state: PyTree) -> Scalar:
 
 def _weights(state: PyTree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(state))
-
-
-@eqx.filter_jit
-def _record_all(system, states):
-    return jax.lax.map(system.record, states)
-
-
-def _records(system: AbstractSystem, states: PyTree):
-    return jax.tree.map(np.asarray, _record_all(system, states))
 
 
 def _at_rest(record: Record, t: np.ndarray) -> Chunk:

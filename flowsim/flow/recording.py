@@ -1,4 +1,4 @@
-"""The finished part of a run: its records in memory and its chunks on disk."""
+"""What is recorded: the models that can be, the finished part of a run in memory, and its chunks on disk."""
 
 import dataclasses
 import enum
@@ -11,8 +11,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
+from flowsim._core import checks
 from flowsim._core import hosts as hosts
 from flowsim._core.documents import origin, require_origin
 from flowsim._core.files import DamagedFileError, ignore_damaged, read_arrays, write_arrays
@@ -20,7 +21,34 @@ from flowsim._core.types import Options
 from flowsim.flow.solvers.clock import origin_moves
 from flowsim.flow.solvers.step_size import SMALLEST
 from flowsim.flow.systems import AbstractSystem, Descent, Record
-from flowsim.flow.trajectory import SAME, Certificates, Settings, Status, Trajectory
+from flowsim.flow.trajectory import (
+    COUNTED,
+    SAME,
+    SERIES,
+    STEP_SIZE,
+    AbstractDescent,
+    Certificates,
+    Settings,
+    Status,
+    Trajectory,
+    weights,
+)
+
+
+def check_model(model: PyTree) -> None:
+    """Refuse a model without float64 weights, or with weights that are not finite."""
+    checks.require_float64()
+    flowing = weights(eqx.filter(model, eqx.is_inexact_array))
+    if not sum(leaf.size for leaf in flowing.values()):
+        checks.refuse("model", "an Equinox module with float64 weights", "it has none")
+    for name in weights(model):
+        if name in (*SERIES, *COUNTED, STEP_SIZE, "metadata"):
+            checks.refuse(f"model.{name}", "a weight of another name, as a trajectory has one of that", "it is not")
+    for name, leaf in flowing.items():
+        if leaf.dtype != jnp.float64:
+            checks.refuse(f"model.{name}", "float64", f"it is {leaf.dtype}")
+        if checks.is_concrete(leaf) and not np.all(np.isfinite(np.asarray(leaf))):
+            checks.refuse(f"model.{name}", "finite", "it holds NaN or infinity")
 
 
 class Role(enum.IntEnum):
@@ -199,6 +227,16 @@ def truncate(chunk: Chunk, length: int) -> Chunk:
     return dataclasses.replace(chunk, record=jax.tree.map(lambda leaf: leaf[:length], chunk.record), **rows)
 
 
+@eqx.filter_jit
+def _record_all(system, states):
+    return jax.lax.map(system.record, states)
+
+
+def records(system: AbstractSystem, states: PyTree) -> Record:
+    """The records of states with time on the first axis, as NumPy arrays."""
+    return jax.tree.map(np.asarray, _record_all(system, states))
+
+
 @np.errstate(invalid="ignore", over="ignore")  # a run may end because numbers overflow
 def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Settings) -> Trajectory:
     """The trajectory of a finished run, with its certificates."""
@@ -242,3 +280,32 @@ def _decoded(system: AbstractSystem, states: PyTree) -> PyTree:
 @eqx.filter_jit
 def _decode_all(system: AbstractSystem, states: PyTree) -> PyTree:
     return eqx.filter_vmap(system.decode)(states)
+
+
+def uncertified(
+    t: Float[Array, " T"],
+    models: PyTree,
+    loss: Float[Array, " T"],
+    excess: Float[Array, " T"],
+    grad_norm_sq: Float[Array, " T"],
+    dissipated: Float[Array, " T"],
+    descent: AbstractDescent | None = None,
+    step_size: Float[Array, " T"] | None = None,
+) -> Trajectory:
+    """A trajectory for comparisons only, which may be traced: all its static fields are constants."""
+    certificates = Certificates(energy_defect=0.0, balance_drift=None, steps=0, rejected_steps=0)
+    settings = Settings(solver="", rtol=0.0, atol=0.0)
+    return Trajectory(
+        t,
+        models,
+        loss,
+        excess,
+        grad_norm_sq,
+        dissipated,
+        certificates,
+        settings,
+        Status.TIME,
+        way_to_go=jnp.asarray(jnp.inf),
+        descent=descent,
+        step_size=step_size,
+    )

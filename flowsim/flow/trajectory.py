@@ -1,4 +1,4 @@
-"""The trajectory of a gradient flow, with its accuracy and the reason why it ended."""
+"""The trajectory of a gradient flow or descent, with its accuracy and the reason why it ended."""
 
 import abc
 import dataclasses
@@ -24,6 +24,7 @@ from flowsim._core.functions import TIMES_ASKED
 from flowsim._core.text import number_text
 from flowsim._core.types import Document
 
+DESCENT = "gradient-descent"
 SAME = 1e-12  # relative: no solve distinguishes the weights at closer times
 
 
@@ -82,7 +83,7 @@ _ADVICE = {
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """The settings of a solver. "in-turns" begins explicitly and alternates at the times ``changes``; ``atol`` is in
-    the units of the weights.
+    the units of the weights. momentum and direction are those of `gradient_descent`.
     """
 
     solver: str
@@ -90,10 +91,15 @@ class Settings:
     atol: float
     changes: tuple[float, ...] = ()
     with_steps: bool = True
+    momentum: float = 0.0
+    direction: str = "gradient"
 
     @property
     def method(self) -> str:
         """The solver in words; of alternating solvers, which one from when."""
+        if self.solver == DESCENT:
+            kind = {"sign": "signed ", "normalized": "normalized "}.get(self.direction, "")
+            return f"{kind}gradient descent{f', momentum {self.momentum:g}' if self.momentum else ''}"
         if self.solver != "in-turns":
             return self.solver
         turns = zip(itertools.cycle(("implicit", "explicit")), self.changes, strict=False)
@@ -132,19 +138,22 @@ class AbstractDescent(eqx.Module):
 
 
 class Trajectory(eqx.Module):
-    """A gradient flow at its output times.
+    """A gradient flow at its output times, or a gradient descent at its iterates.
 
     **Fields:**
 
-    - t: (T,) increasing from 0. During a drop so late that rounding of the time hides it, times can be equal.
+    - t: (T,) increasing from 0. During a drop so late that rounding of the time hides it, times can be equal. Of a
+      descent the numbers k = 0, 1, .. of the iterates.
     - models: the model, with time on the first axis of every weight.
     - loss, excess, grad_norm_sq: (T,) L, L - min L (NaN if the minimum is unknown) and |grad L|^2.
-    - dissipated: (T,) int_0^t |grad L|^2, integrated together with the weights.
+    - dissipated: (T,) int_0^t |grad L|^2, integrated together with the weights. Of a descent the sum over its steps of
+      <grad L(x_k), x_k - x_{k+1}>.
     - certificates, settings, status: the accuracy, the settings of the solver, and how the run ended.
     - way_to_go: a proved bound on the remaining length after the last time; infinite if none was found, and the number
       math.inf if none was computed yet.
     - descent: model -> velocity; None for a trajectory from a file.
     - counted: (origin, since) for a flow with a late drop, else None.
+    - step_size: (T,) eta_k of a descent, the step from x_k to x_{k+1}. None for a flow.
     """
 
     t: Float[Array, " T"]
@@ -159,6 +168,7 @@ class Trajectory(eqx.Module):
     way_to_go: Float[ArrayLike, ""] = math.inf
     descent: AbstractDescent | None = None
     counted: tuple[Float[Array, " T"], Float[Array, " T"]] | None = None
+    step_size: Float[Array, " T"] | None = None
 
     @property
     def origin(self) -> Float[Array, " T"]:
@@ -225,9 +235,13 @@ class Trajectory(eqx.Module):
         certificates = self.certificates
         balance = "" if certificates.balance_drift is None else f", balance drift {certificates.balance_drift:.1e}"
         t, loss, excess = map(np.asarray, (self.t, self.loss, self.excess))
+        lines = f"  loss {loss[0]:.6g} -> {loss[-1]:.6g}, excess {excess[0]:.3g} -> {excess[-1]:.3g}"
+        if self.step_size is not None:
+            eta = np.asarray(self.step_size)
+            sizes = f"{eta.min():.4g}" if np.ptp(eta) == 0 else f"{eta.min():.4g} to {eta.max():.4g}"
+            return f"{self.settings.method} to k = {t[-1]:g} ({self.status}), step size {sizes}\n{lines}"
         return (
-            f"gradient flow to t = {t[-1]:.4g}; {t.size} output times\n  {self.status.in_words}\n"
-            f"  loss {loss[0]:.6g} -> {loss[-1]:.6g}, excess {excess[0]:.3g} -> {excess[-1]:.3g}\n"
+            f"gradient flow to t = {t[-1]:.4g}; {t.size} output times\n  {self.status.in_words}\n{lines}\n"
             f"  {self.settings.method}, rtol {self.settings.rtol:g}: {certificates.steps} steps "
             f"({certificates.rejected_steps} rejected)\n  energy defect {certificates.energy_defect:.1e}{balance}"
         )
@@ -269,6 +283,8 @@ class Trajectory(eqx.Module):
         """
         arrays = {name: np.asarray(getattr(self, name)) for name in SERIES}
         arrays |= {name: np.asarray(leaf) for name, leaf in (weights(self.models) | dict(extras or {})).items()}
+        if self.step_size is not None:
+            arrays[STEP_SIZE] = np.asarray(self.step_size)
         if self.counted is not None:
             arrays |= dict(zip(COUNTED, map(np.asarray, self.counted), strict=True))
         metadata = {
@@ -303,6 +319,7 @@ class Trajectory(eqx.Module):
             del arrays[name]
         series = {name: jnp.asarray(arrays.pop(name)) for name in SERIES}
         origin, since = (jnp.asarray(arrays.pop(name)) if metadata.get("counted") else series["t"] for name in COUNTED)
+        step_size = jnp.asarray(arrays.pop(STEP_SIZE)) if STEP_SIZE in arrays else None
         if like is None:
             kind = _OWN_MODELS.get(metadata["model"])
             if kind is None or any("." in name for name in arrays):
@@ -325,6 +342,7 @@ class Trajectory(eqx.Module):
             settings=_settings(**metadata["settings"]),
             status=Status(metadata["status"]),
             counted=(origin, since) if metadata.get("counted") else None,
+            step_size=step_size,
         )
 
 
@@ -347,6 +365,7 @@ def _settings(changes: Sequence[float] = (), **rest: Any) -> Settings:
 
 _OWN_MODELS = {name: kind for name, kind in vars(own_models).items() if isinstance(kind, type)}
 COUNTED = ("origin", "since")
+STEP_SIZE = "step_size"
 SERIES = ("t", "loss", "excess", "grad_norm_sq", "dissipated")
 
 
@@ -371,30 +390,3 @@ def _pattern(kind: type, arrays: Mapping[str, np.ndarray], fixed: Document) -> P
     for field in dataclasses.fields(kind):
         object.__setattr__(model, field.name, found.get(field.name))
     return model
-
-
-def uncertified(
-    t: Float[Array, " T"],
-    models: PyTree,
-    loss: Float[Array, " T"],
-    excess: Float[Array, " T"],
-    grad_norm_sq: Float[Array, " T"],
-    dissipated: Float[Array, " T"],
-    descent: AbstractDescent | None = None,
-) -> Trajectory:
-    """A trajectory for comparisons only, which may be traced: all its static fields are constants."""
-    certificates = Certificates(energy_defect=0.0, balance_drift=None, steps=0, rejected_steps=0)
-    settings = Settings(solver="", rtol=0.0, atol=0.0)
-    return Trajectory(
-        t,
-        models,
-        loss,
-        excess,
-        grad_norm_sq,
-        dissipated,
-        certificates,
-        settings,
-        Status.TIME,
-        way_to_go=jnp.asarray(jnp.inf),
-        descent=descent,
-    )

@@ -141,6 +141,7 @@ class Traced:
         most_operations: float = MOST_OPERATIONS,
         of_middles: bool = False,
         choices: list[tuple[JaxprEqn, Value]] | None = None,
+        bits: int = BITS,
     ) -> PyTree:
         """The values on arrays of numbers or balls.
 
@@ -148,13 +149,14 @@ class Traced:
 
         - of_middles: whether eigenvalues are those of the middles of a matrix of balls.
         - choices: a list to which every selection is appended, with the condition that it selects by.
+        - bits: the precision.
         """
         if self.operations > most_operations:
             raise UndecidedError(f"{self.operations:.1e} operations are too many", is_costly=True)
         if proved and any(eqn.primitive.name == "eigh" for eqn, _ in self.equations):
             raise UndecidedError("nothing is proved where matrices are diagonalized")
         leaves = jax.tree.leaves(arguments)
-        with flint.ctx.workprec(BITS):
+        with flint.ctx.workprec(bits):
             given = [leaf if np.asarray(leaf).dtype == object else balls(leaf) for leaf in leaves]
             arithmetic = _Arithmetic(proved, of_middles, open_branches, rounding, choices, self._together)
             results = arithmetic.run(self.jaxpr, self.consts, [np.asarray(leaf) for leaf in given])

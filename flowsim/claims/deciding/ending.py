@@ -1,18 +1,24 @@
-"""Statements that read the end of a flow as its limit, and whether they allow for the rest of the flow."""
+"""What lies after the end: whether statements that read the end as the limit allow for it, and those for all t hold."""
 
 import contextlib
 import dataclasses
 
 import equinox as eqx
+import flint
 import jax
 import numpy as np
 
+from flowsim._core.balls.operations import balls
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.deciding.sides import Sides
 from flowsim.claims.evidence import Case, Evidence
+from flowsim.claims.evidence.comparing import WORST_RESOLUTION
+from flowsim.claims.evidence.enclosing import COSTLY, Enclosed, OpenError
 from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
+_LATEST = 1e300
+_DECADES, _LAST, _FURTHER = 18, 290, 8  # decades of time after the end: one by one, then in eights up to the last
 _MOVES = 4.0  # sides that change by more than this many times their error have changed
 _TENFOLD = 10.0
 _ALIKE = 0.5, 2.5  # of the growth in the tenfold time before
@@ -203,3 +209,41 @@ def growing(run: Trajectory) -> str:
         "the time, and about as much before. The loss has a limit all the same: if its infimum is declared, take "
         "flow.loss[-1:] with allowance=flow.excess[-1:]."
     )
+
+
+def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
+    """Whether a statement for all t holds after the end of a flow too, wherever the flow may still lead."""
+    settled, at_rest = case.settled, case.status is Status.STATIONARY
+    if sides.slack.shape[0] != case.padded.t.size:
+        return False
+    enclosed = settled.enclosed.exact if at_rest else settled.enclosed
+    return holds_beyond(claim, enclosed, settled.remaining + case.end_error, sides, at_rest=at_rest)
+
+
+def holds_beyond(claim: Claim, enclosed: Enclosed, radius: float, sides: Sides, *, at_rest: bool = False) -> bool:
+    """Whether a statement holds at all times after the end of a run, wherever within a radius of the end the weights
+    are then; where they are at rest, at all times.
+    """
+    last = enclosed.run.t.size - 1
+    end = float(np.asarray(enclosed.run.t)[-1]) or 1.0
+    ends = end * 10.0 ** np.append(np.arange(_DECADES), np.arange(_DECADES, _LAST, _FURTHER))
+    ends = ends[ends < _LATEST]
+    if at_rest:
+        # A flow at rest has no times between the start and the end.
+        ends = np.concatenate([[0.0], end * 10.0 ** np.arange(-_DECADES, 0), ends])
+    spans = balls((ends[:-1] + ends[1:]) / 2, (ends[1:] - ends[:-1]) / 2)
+    t = np.append(spans, np.asarray([flint.arb("inf")], dtype=object))
+    try:
+        bounds = enclosed.beyond(claim, t, radius, COSTLY)
+    except OpenError:
+        return False
+    if bounds.low.shape[0] != t.size + 2 or bounds.jumps:
+        return False
+    later = slice(2, None)
+    # The size at each later time; for a statement without sizes, its scale at the end.
+    size = np.where(bounds.size[1] > 0, bounds.size[later], sides.size[last])
+    largest = np.maximum(np.abs(bounds.low), np.abs(bounds.high)) + bounds.allowance
+    agrees = largest[later] <= WORST_RESOLUTION * size
+    exceeds = (bounds.low - bounds.allowance >= 0) | bounds.zero
+    identity = sides.identity[last]
+    return bool(np.all(~bounds.possible[later] | np.where(identity, agrees, exceeds[later])))

@@ -5,10 +5,9 @@ import dataclasses
 import numpy as np
 
 from flowsim.claims.claim import Claim
-from flowsim.claims.deciding.ending import depends_on_others, growing
-from flowsim.claims.deciding.grounding import Ground, carried_on, grounded
+from flowsim.claims.deciding.ending import carried_on, depends_on_others, growing
+from flowsim.claims.deciding.grounding import Ground, grounded
 from flowsim.claims.deciding.measuring import discretization_error, rounding_error, sampling_error
-from flowsim.claims.deciding.places import place_of
 from flowsim.claims.deciding.sides import Errors, Sides, solver_error
 from flowsim.claims.deciding.verdict import Judgement
 from flowsim.claims.evidence import Case, Evidence
@@ -72,7 +71,7 @@ def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, lower: floa
     return Finding(
         judgement,
         margin=float(sides.margin[worst]),
-        where=place_of(worst, sides.slack.shape, fine, claim, evidence.steepest),
+        where=_place_of(worst, sides.slack.shape, fine, claim, evidence.steepest),
         floor=float((sides.error[worst] + sides.allowance[worst]) / sides.size[worst]),
         tightness=float(sides.tightness[worst]) or None,
         note=ground.note if judgement is Judgement.UNRESOLVED else "",
@@ -125,3 +124,30 @@ def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict
         # Only its times were evaluated.
         return {"until": 0.0, "cut": True}
     return {"until": evidence.steepest + float(t[-1]), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}
+
+
+def _place_of(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim, later: float) -> float | str:
+    """The time, or the number of the point, and the number of the entry if the row has several.
+
+    **Arguments:**
+
+    - index: the row, and the entry in it.
+    - shape: the shape of the comparison.
+    - case: the solve.
+    - claim: the claim.
+    - later: the time from the start to t = 0 of the solve.
+    """
+    place = _point(index[0], shape[0], case, claim, later)
+    if len(shape) == 1:
+        return place
+    return f"{place if isinstance(place, str) else f't = {place:.4g}'}, entry {index[1] + 1} of {shape[1]}"
+
+
+def _point(row: int, length: int, case: Case, claim: Claim, later: float) -> float | str:
+    """The time or the number of a point. A claim along the flow may have points after the times."""
+    times = case.padded.t.size
+    if case.has_times(claim, length) or (claim.along_flow and row < times < length):
+        return later + float(np.asarray(case.padded.t)[row])
+    if claim.along_flow and length > times:
+        row, length = row - times, length - times
+    return f"point {row + 1} of {length}" if length > 1 else "one point"

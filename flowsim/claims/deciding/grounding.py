@@ -1,11 +1,9 @@
-"""Rounding errors bounded in ball arithmetic, where they decide a verdict, and statements about times after the end."""
+"""Rounding errors bounded in ball arithmetic, where they decide a verdict."""
 
 import dataclasses
 
-import flint
 import numpy as np
 
-from flowsim._core.balls.operations import balls
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.deciding.sides import LEAST_ERROR, Errors, Mask, Sides, solver_error
 from flowsim.claims.deciding.verdict import Judgement
@@ -18,8 +16,6 @@ from flowsim.flow.trajectory import Status
 _CLEARLY = 100.0  # times its measured error: a smaller margin is decided by ball arithmetic only
 _MOST_ROWS = 24  # rows that are enclosed if balls are costly: those nearest to their error
 _MOST_FAILING, _SPREAD = 4, 9  # likewise: rows that fail, and rows spread from start to end
-_LATEST = 1e300
-_DECADES, _LAST, _FURTHER = 18, 290, 8  # decades of time after the end: one by one, then in eights up to the last
 
 _UNREAD = "It is not computed by jax.numpy alone, so that nothing bounds it between the output times."
 _TOO_WIDE = {
@@ -365,34 +361,3 @@ def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
         tightness=sides.tightness[places],
     )
     return there.judgement
-
-
-def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
-    """Whether a statement for all t holds after the end of a flow too, wherever the flow may still lead."""
-    settled = case.settled
-    if sides.slack.shape[0] != case.padded.t.size:
-        return False
-    end = float(np.asarray(case.run.t)[-1]) or 1.0
-    ends = end * 10.0 ** np.append(np.arange(_DECADES), np.arange(_DECADES, _LAST, _FURTHER))
-    ends = ends[ends < _LATEST]
-    if case.status is Status.STATIONARY:
-        # A flow at rest has no times between the start and the end.
-        ends = np.concatenate([[0.0], end * 10.0 ** np.arange(-_DECADES, 0), ends])
-    spans = balls((ends[:-1] + ends[1:]) / 2, (ends[1:] - ends[:-1]) / 2)
-    t = np.append(spans, np.asarray([flint.arb("inf")], dtype=object))
-    enclosed = settled.enclosed.exact if case.status is Status.STATIONARY else settled.enclosed
-    try:
-        bounds = enclosed.beyond(claim, t, settled.remaining + case.end_error, COSTLY)
-    except OpenError:
-        return False
-    if bounds.low.shape[0] != t.size + 2 or bounds.jumps:
-        return False
-    later = slice(2, None)
-    # The size at each later time; for a statement without sizes, its scale at the end.
-    last = case.run.t.size - 1
-    size = np.where(bounds.size[1] > 0, bounds.size[later], sides.size[last])
-    largest = np.maximum(np.abs(bounds.low), np.abs(bounds.high)) + bounds.allowance
-    agrees = largest[later] <= WORST_RESOLUTION * size
-    exceeds = (bounds.low - bounds.allowance >= 0) | bounds.zero
-    identity = sides.identity[last]
-    return bool(np.all(~bounds.possible[later] | np.where(identity, agrees, exceeds[later])))

@@ -4,15 +4,18 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
 
+from flowsim._core.checks import refuse
 from flowsim._core.documents import ForeignFileError
 from flowsim._core.progress import progress_bar
 from flowsim._core.text import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.deciding.between import followed
+from flowsim.claims.deciding.descents import found_along
 from flowsim.claims.deciding.ending import (
     allows_for_a_while,
     depends_on_the_times,
@@ -22,10 +25,11 @@ from flowsim.claims.deciding.ending import (
 )
 from flowsim.claims.deciding.findings import Finding, found, not_solved
 from flowsim.claims.deciding.grounding import judgement_at_the_limit
+from flowsim.claims.deciding.iterates import DescentEvidence
 from flowsim.claims.deciding.sides import not_finite
 from flowsim.claims.deciding.verdict import Judgement, Verdict, Verdicts
 from flowsim.claims.evidence import Case, Evidence
-from flowsim.claims.evidence.comparing import CostlyError
+from flowsim.claims.evidence.comparing import CostlyError, Panel
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
@@ -54,9 +58,12 @@ def judge(
     checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> Verdicts:
-    """Judge claims along one flow, in order; see `check`."""
+    """Judge claims along one flow or descent, in order; see `check`."""
     claims = tuple(claims)
-    evidence, verdicts = Evidence(loss, trajectory, claims=claims, checkpoint=checkpoint, progress=progress), Verdicts()
+    evidence, verdicts = (
+        evidence_of(loss, trajectory, claims=claims, checkpoint=checkpoint, progress=progress),
+        Verdicts(),
+    )
     with progress_bar("judging", len(claims), unit="claim", shown=progress) as bar:
         for claim in claims:
             verdicts.append(judge_on(claim, evidence))
@@ -65,20 +72,28 @@ def judge(
 
 
 def check(claim: Claim, loss: AbstractPopulationLoss, trajectory: Trajectory) -> Verdict:
-    """Judge one claim along a flow.
+    """Judge one claim along a flow or a descent.
 
     The numerical error of a margin is measured by solving the flow again more accurately. Its rounding error is bounded
     in ball arithmetic where the verdict depends on it. "holds" needs margins above the errors everywhere, "violated" a
     failure beyond them somewhere that a third, still more accurate solve confirms. All else is "unresolved".
 
-    **Arguments:** claim; loss; trajectory: a flow of the loss.
+    Along a descent rounding is the only error: its true iterates are enclosed in ball arithmetic where possible.
 
-    **Raises:** `ValueError` if the claim compares arrays that do not match, such as arrays of another length.
+    **Arguments:** claim; loss; trajectory: a flow or a descent of the loss.
+
+    **Raises:** `ValueError` if the claim compares arrays that do not match, such as arrays of another length, or if it
+    is about flows and the trajectory is a descent, or the other way round.
     """
-    return judge_on(claim, Evidence(loss, trajectory))
+    return judge_on(claim, evidence_of(loss, trajectory))
 
 
-def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
+def evidence_of(loss: AbstractPopulationLoss, trajectory: Trajectory, **how: Any) -> Evidence | DescentEvidence:
+    """What claims along a flow or a descent are judged by. ``how`` are further arguments of `Evidence`."""
+    return Evidence(loss, trajectory, **how) if trajectory.step_size is None else DescentEvidence(loss, trajectory)
+
+
+def judge_or_note(claim: Claim, evidence: Evidence | DescentEvidence) -> Verdict:
     """As `judge_on`, but an exception in the claim's arithmetic makes it unresolved, with the reason in the note.
 
     **Raises:** `OSError` if the disk fails; `ForeignFileError` on a checkpoint of another run; anything if
@@ -96,10 +111,17 @@ def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
 
 
 @not_finite
-def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
+def judge_on(claim: Claim, evidence: Evidence | DescentEvidence) -> Verdict:
     """Judge one claim on evidence, which several claims may share."""
+    is_descent = isinstance(evidence, DescentEvidence)
+    if claim.along_flow and claim.of_descent != is_descent:
+        kinds = ("gradient_flow", "gradient_descent")
+        expected = f"one of {kinds[claim.of_descent]}, which {claim.id} is about"
+        refuse("trajectory", expected, f"it is of {kinds[is_descent]}")
+    if is_descent and not claim.along_flow:
+        return judge_on(claim, evidence.alone)
     try:
-        verdict = _judged(claim, evidence)
+        verdict = _judged_on_descent(claim, evidence) if is_descent else _judged(claim, evidence)
     except CostlyError as error:
         verdict = _unjudged(claim, evidence, str(error))
     if verdict.verdict in (Judgement.VACUOUS, Judgement.NOT_APPLICABLE) or not evidence.samples_matter(claim):
@@ -127,11 +149,8 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     (rough, fine, finest), beneath = followed(claim, evidence)
     finding = found(claim, evidence, rough, fine, beneath)
     verdict = functools.partial(_verdict, claim, hypotheses, constants=rough.panel.constants(claim, loss, rough.padded))
-    if unmet := [condition for condition in hypotheses if not condition.met]:
-        names = "; ".join(condition.name for condition in unmet)
-        if all(condition.unknown for condition in unmet):
-            return verdict(Judgement.UNRESOLVED, f"A side of a hypothesis is not known here: {names}.", finding)
-        return verdict(Judgement.NOT_APPLICABLE, f"Not met: {names}. {_ALONE.get(finding.judgement, '')}", finding)
+    if otherwise := _with_hypotheses(verdict, hypotheses, finding):
+        return otherwise
     if claim.along_flow:
         if reason := _first(_why_otherwise(claim, evidence, fine, finding)):
             return verdict(Judgement.UNRESOLVED, reason, finding)
@@ -144,7 +163,31 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     return verdict(finding.judgement, "", finding)
 
 
-def _unjudged(claim: Claim, evidence: Evidence, reason: str) -> Verdict:
+def _judged_on_descent(claim: Claim, evidence: DescentEvidence) -> Verdict:
+    if foreign := claim.foreign(evidence.stated, evidence.trajectory.start):
+        return _verdict(claim, (foreign,), Judgement.NOT_APPLICABLE, f"Not met: {foreign.name}.")
+    hypotheses = evidence.hypotheses(claim)
+    if reason := evidence.below_minimum:
+        return _verdict(claim, hypotheses, Judgement.UNRESOLVED, reason)
+    finding = found_along(claim, evidence)
+    constants = Panel().constants(claim, evidence.stated, evidence.run)
+    verdict = functools.partial(_verdict, claim, hypotheses, constants=constants)
+    return _with_hypotheses(verdict, hypotheses, finding) or verdict(finding.judgement, "", finding)
+
+
+def _with_hypotheses(
+    verdict: Callable[..., Verdict], hypotheses: tuple[Hypothesis, ...], finding: Finding
+) -> Verdict | None:
+    """The verdict where a hypothesis is not met or not known; None where all are met."""
+    if not (unmet := [condition for condition in hypotheses if not condition.met]):
+        return None
+    names = "; ".join(condition.name for condition in unmet)
+    if all(condition.unknown for condition in unmet):
+        return verdict(Judgement.UNRESOLVED, f"A side of a hypothesis is not known here: {names}.", finding)
+    return verdict(Judgement.NOT_APPLICABLE, f"Not met: {names}. {_ALONE.get(finding.judgement, '')}", finding)
+
+
+def _unjudged(claim: Claim, evidence: Evidence | DescentEvidence, reason: str) -> Verdict:
     """The verdict on a claim whose sides cannot be compared: its hypotheses are still evaluated."""
     hypotheses = evidence.hypotheses(claim)
     unmet = "; ".join(condition.name for condition in hypotheses if not (condition.met or condition.unknown))
@@ -242,4 +285,5 @@ def _verdict(
         note=" ".join(part for part in (claim.note, reason, finding.note) if part),
         until=finding.until if holds else None,
         cut=finding.cut and holds,
+        clock="k" if claim.of_descent else "t",
     )

@@ -32,7 +32,7 @@ class Verdict:
     - id, source, form, statement: those of the claim.
     - verdict: one of the five.
     - margin: the least signed slack, relative to the size of the bound. None if the statement promises nothing.
-    - where: the time at which the margin is least, or a description of the point.
+    - where: the time at which the margin is least, of a descent the number of steps, or a description of the point.
     - floor: the numerical error there, in the same units.
     - tightness: the ratio of the two sides there.
     - hypotheses: the conditions of the statement.
@@ -45,6 +45,7 @@ class Verdict:
     - proved_until: the time up to which a statement along the flow is proved, infinite if it is for all t. None if it
       reads no flow.
     - uncertified: why there is no certificate, if one was asked for.
+    - clock: what the times are called, k for a descent.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Verdict:
     certified: str | None = None
     proved_until: float | None = None
     uncertified: str = ""
+    clock: str = "t"
 
     @property
     def text(self) -> str:
@@ -96,7 +98,7 @@ class Verdict:
         return f"{self.certified} {until}"
 
     def _until(self) -> str:
-        return "" if self.until is None else f" until t = {self.until:.4g}"
+        return "" if self.until is None else f" until {self.clock} = {self.until:.4g}"
 
     def verdict_text(self) -> str:
         """The verdict. If the run was cut, also the time up to which it was judged."""
@@ -106,7 +108,7 @@ class Verdict:
         """``t = 3.2``, or the description of a point; a dash if neither is known."""
         if self.where is None:
             return "-"
-        return f"t = {self.where:.4g}" if isinstance(self.where, float) else str(self.where)
+        return f"{self.clock} = {self.where:.4g}" if isinstance(self.where, float) else str(self.where)
 
     def _repr_html_(self) -> str:
         columns, (cells,) = _shown([self])

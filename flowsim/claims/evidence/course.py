@@ -11,7 +11,8 @@ from jaxtyping import ArrayLike, Float, PyTree
 
 from flowsim._core.balls.operations import Balls, balls
 from flowsim.claims.evidence.moving import ROUNDING
-from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.flow.recording import uncertified
+from flowsim.flow.trajectory import Trajectory
 
 Times = Float[np.ndarray, " spans"]
 

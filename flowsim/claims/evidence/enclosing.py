@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from flowsim._core.balls.centred import common, is_smooth, middles, nearer, not_negative
-from flowsim._core.balls.enclosure import Traced, lower, rounded, upper
+from flowsim._core.balls.enclosure import BITS, Traced, lower, rounded, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, balls
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.bounds import Bounds, bounds_of
@@ -28,8 +28,9 @@ from flowsim.claims.evidence.jumps import jumps_in
 from flowsim.claims.evidence.moving import NEGLIGIBLE, ROUNDING
 from flowsim.claims.evidence.series import weights_of
 from flowsim.claims.limits import ending_at
+from flowsim.flow.recording import uncertified
 from flowsim.flow.systems import AbstractSystem
-from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.closed_form import is_closed_form
 
@@ -80,13 +81,15 @@ class Enclosed:
     - system: the flow in its coordinates, None for a sampled loss.
     - loss: the loss that claims read.
     - run: the solve.
-    - errors: (T,) the measured errors of loss, excess and |grad|^2, for a loss that balls cannot evaluate.
+    - errors: (T,) the measured errors of loss, excess and |grad|^2, for a loss that balls cannot evaluate, and of the
+      energy that a descent dissipates.
     - remaining: a bound on the remaining length of the flow after its end.
     - is_identity: claim -> whether it is an identity.
     - rounding: the relative errors of numbers.
     - stay: which weights stay zero, in the shape of the model; None if not known.
     - spread: (T,) for each array of weights, a bound on its error beyond rounding.
     - times: the times of the rows if they are spans of time.
+    - iterates: the true iterates of a descent and the energy dissipated until each, in place of those of the run.
     - traces: the traced functions, by what they compute.
     """
 
@@ -100,6 +103,7 @@ class Enclosed:
     stay: PyTree = None
     spread: PyTree = None
     times: Balls | None = None
+    iterates: tuple[PyTree, Balls] | None = None
     traces: dict[tuple[object, ...], tuple[object, Traced]] = dataclasses.field(default_factory=dict, repr=False)
     _known: dict[tuple[bytes, bytes, float], Rows] = dataclasses.field(init=False, default_factory=dict, repr=False)
 
@@ -190,13 +194,17 @@ class Enclosed:
 
         stay = jax.tree.map(lambda leaf: False, weights) if self.stay is None else self.stay
 
-        def around(leaf, spread, stays):
+        def around(leaf, spread, stays, exact):
             values = np.asarray(leaf)
             room = np.reshape(spread[rows] + np.maximum(further, 0.0), (-1, *[1] * (values.ndim - 1)))
             moves = np.any(values != 0, axis=0) | np.logical_not(stays)
-            return balls(values[rows], self.rounding.weights * np.abs(values[rows]) + np.where(moves, room, 0.0))
+            radius = self.rounding.weights * np.abs(values[rows]) + np.where(moves, room, 0.0)
+            if self.iterates is None:
+                return balls(values[rows], radius)
+            with flint.ctx.workprec(BITS):
+                return np.asarray(exact[rows] + balls(np.zeros(radius.shape), radius), dtype=object)
 
-        return jax.tree.map(around, weights, spread, stay)
+        return jax.tree.map(around, weights, spread, stay, weights if self.iterates is None else self.iterates[0])
 
     @functools.cached_property
     def _size(self) -> int:
@@ -222,7 +230,7 @@ class Enclosed:
         jumps: tuple[str, ...] = ()
         try:
             known = self._rows(t, rows, further, most_operations)
-            series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated)
+            series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated, *self._sizes(rows))
             given = (self._numbers, series, known.models)
             traced = self._trace(claim, rows.size)
             if look_between:
@@ -254,9 +262,9 @@ class Enclosed:
         rest, end = self._rest(np.zeros(rows, dtype=int)), self.run.end  # known, as it is not inside a trace
 
         def sides(arrays, series, models):
-            t, loss, excess, grad_norm_sq, dissipated = series
+            t, loss, excess, grad_norm_sq, dissipated, *sizes = series
             weights = eqx.combine(models, rest)
-            run = uncertified(t, weights, loss, excess, grad_norm_sq, dissipated, self.run.descent)
+            run = uncertified(t, weights, loss, excess, grad_norm_sq, dissipated, self.run.descent, *sizes)
             run = dataclasses.replace(run, way_to_go=jnp.asarray(self.remaining))
             with ending_at(end, self.remaining):
                 ours = claim.compare(eqx.combine(arrays, fixed), run)
@@ -264,7 +272,13 @@ class Enclosed:
 
         at_rows = lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), float)
         weights = jax.tree.map(at_rows, eqx.filter(self.run.models, eqx.is_inexact_array))
-        return self._traced((claim, self.remaining), rows, sides, arrays, (at_rows(self.run.t),) * 5, weights)
+        series = (at_rows(self.run.t),) * (5 + (self.run.step_size is not None))
+        return self._traced((claim, self.remaining), rows, sides, arrays, series, weights)
+
+    def _sizes(self, rows: np.ndarray) -> tuple[Balls, ...]:
+        """The step sizes of a descent."""
+        known = self.run.step_size
+        return () if known is None else (rounded(np.asarray(known)[rows], self.rounding.loss),)
 
     @functools.cached_property
     def _numbers(self) -> PyTree:
@@ -311,7 +325,11 @@ class Enclosed:
         least = float(self.loss.minimum)
         loss, excess = _fallen(loss, least, further > 0), _fallen(excess, least - least, further > 0)
         dissipated = balls(np.asarray(self.run.dissipated)[rows])
-        if slopes is not None and rows[0] == 0:
+        if self.iterates is not None:
+            error = self.errors[-1][rows] if self.rounding.loss else np.zeros(rows.size)
+            dissipated = self.iterates[1][rows] + balls(np.zeros(rows.size), error)
+            dissipated[further > 0] = flint.arb(0, math.inf)
+        elif slopes is not None and rows[0] == 0:
             above = loss if np.isnan(float(np.asarray(self.run.excess)[0])) else excess
             dissipated = above[:1] - above
         return Rows(t, models, loss, excess, grad_norm_sq, dissipated, slopes)

@@ -13,7 +13,8 @@ from flowsim.claims.evidence.repetitions import AbstractRepetitions
 from flowsim.claims.evidence.series import merged, shifted, shortened
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.flow.gradient_flow import start_alone
-from flowsim.flow.trajectory import Status
+from flowsim.flow.trajectory import Status, Trajectory
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.closed_form import is_closed_form
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
@@ -87,14 +88,7 @@ class Evidence(AbstractRepetitions):
     @property
     def below_minimum(self) -> str:
         """The message for an exact loss that falls below the minimum that it declares; empty if it does not."""
-        run, stated = self.trajectory, float(self.stated.minimum)
-        loss = np.asarray(run.loss)
-        lowest = int(np.argmin(loss))
-        # The difference is NaN if no minimum is known.
-        if isinstance(self.loss, MonteCarloLoss) or not stated - loss[lowest] > _BELOW * np.max(np.abs(loss)):
-            return ""
-        reached = f"{loss[lowest]:.6g} at t = {run.t[lowest]:.4g}"
-        return f"The loss declares the minimum {stated:.6g}, but is {reached}: correct its minimum."
+        return "" if isinstance(self.loss, MonteCarloLoss) else below_minimum(self.stated, self.trajectory)
 
     def hypotheses(self, claim: Claim) -> tuple[Hypothesis, ...]:
         """The conditions of a claim's statement, evaluated once for all claims that share them."""
@@ -128,6 +122,17 @@ class Evidence(AbstractRepetitions):
         """The comparison on the start alone, on the flow, and with other times and numbers after the start."""
         runs = self.alone.padded, self.cases[0].padded, self.cases[0].randomized
         return tuple(compared(claim, self.stated, run) for run in runs)
+
+
+def below_minimum(stated: AbstractPopulationLoss, run: Trajectory) -> str:
+    """The message for an exact loss that falls below the minimum that it declares; empty if it does not."""
+    minimum, loss = float(stated.minimum), np.asarray(run.loss)
+    lowest = int(np.argmin(loss))
+    # The difference is NaN if no minimum is known.
+    if not minimum - loss[lowest] > _BELOW * np.max(np.abs(loss)):
+        return ""
+    reached = f"{loss[lowest]:.6g} at t = {run.t[lowest]:.4g}"
+    return f"The loss declares the minimum {minimum:.6g}, but is {reached}: correct its minimum."
 
 
 def _same(one: Comparison, other: Comparison, rows: slice) -> bool:

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from flowsim.flow.trajectory import Status, Trajectory, uncertified
+from flowsim.flow.recording import uncertified
+from flowsim.flow.trajectory import Status, Trajectory
 
 Item = TypeVar("Item")
 
@@ -102,7 +103,7 @@ def padded_with(
     run: Trajectory, models: PyTree, loss: Array, excess: Array, grad_norm_sq: Array, dissipated: Array
 ) -> Trajectory:
     """A padded trajectory with other weights and series."""
-    other = uncertified(run.t, models, loss, excess, grad_norm_sq, dissipated, run.descent)
+    other = uncertified(run.t, models, loss, excess, grad_norm_sq, dissipated, run.descent, run.step_size)
     return dataclasses.replace(other, way_to_go=run.way_to_go)
 
 

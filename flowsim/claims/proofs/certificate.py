@@ -21,7 +21,7 @@ from flowsim.claims.proofs.ball import with_the_end
 from flowsim.claims.proofs.path import ORDER, PRECISION, FollowedFlow, OpenError, rebuilt, refuse_sampled, shapes_of
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
-from flowsim.flow.trajectory import uncertified
+from flowsim.flow.recording import uncertified
 from flowsim.losses import AbstractPopulationLoss
 
 _ROWS = 5  # of a flow, at which the sides of a certificate are compared with the claim's
@@ -56,6 +56,8 @@ def certify(
     **Raises:** `OpenError` where this is not shown, with the reason; `ValueError` as `flowsim.enclose` does.
     """
     refuse_sampled(loss)
+    if claim.of_descent:
+        checks.refuse(claim.id, "a claim about the flow, which is what is enclosed", "it is about gradient descent")
     if not claim.along_flow:
         t1 = 1.0  # which nothing reads
     elif t1 is None:

@@ -40,6 +40,8 @@ def restrict_spaces(claim: Claim, over: Mapping[str, Axis]) -> tuple[Space, ...]
 
     **Raises:** `ProblemError` if there is no such space.
     """
+    if claim.of_descent:
+        refuse(f"the claim {claim.id}", "one about the flow, as problems are of flows", "it is about gradient descent")
     if not claim.spaces:
         refuse(f"the claim {claim.id}", "one with a space of problems to search", "it declares none")
     for name in over:

@@ -17,6 +17,7 @@ from flowsim.claims.evidence import padded
 from flowsim.claims.rates import decayed
 from flowsim.experiments.sweep.judged import Judged, chosen, record_of_claims
 from flowsim.experiments.sweep.records import MapRecord, record
+from flowsim.flow.recording import uncertified
 from flowsim.flow.solvers.dense.kernel import DenseKernel, can_go_in_lockstep
 from flowsim.flow.solvers.lockstep import follow
 from flowsim.flow.solvers.rows import trajectory_of
@@ -36,7 +37,7 @@ from flowsim.flow.solvers.summary import (
 )
 from flowsim.flow.solvers.threads import blas_in_one_thread, cores
 from flowsim.flow.systems import loss_system, norm_sq
-from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.problem import AbstractSpec, Problem
 from flowsim.problem.base import StopTable

@@ -15,8 +15,9 @@ from flowsim._core.types import Scalar
 from flowsim.claims import Claim
 from flowsim.experiments.margins import seen, traced_start
 from flowsim.experiments.sweep.records import MapRecord
+from flowsim.flow.recording import uncertified
 from flowsim.flow.solvers.summary import is_known
-from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import stated
 from flowsim.problem import Problem
@@ -68,7 +69,7 @@ def chosen(pattern: str | None, problems: Iterable[Problem]) -> Judged:
     if pattern is None:
         return Judged(papers.MAPPED)
     problems = list(problems)
-    own = [claim for problem in problems[:1] for claim in problem.spec.own(Claim)]
+    own = [claim for problem in problems[:1] for claim in problem.spec.own(Claim) if not claim.of_descent]
     found: dict[str, list[Claim]] = {}
     for claim in (*papers.ALL_CLAIMS, *own):
         if fnmatch.fnmatchcase(claim.id, pattern) and any(claim.is_about(problem.start) for problem in problems):

@@ -2,7 +2,8 @@
 
 If the Hessian is at least mu on a ball of radius r around a point, and |grad L| < mu r there, the flow from this point
 stays in the ball. |grad L| decays at least as fast as e^{-mu t}, so that the path has length at most |grad L|/mu.
-Gradients and Hessians are enclosed in balls, so that the bound is proved.
+Gradients and Hessians are enclosed in balls, so that the bound is proved. The same holds for gradient descent with
+steps eta, whose slope decays by 1 - eta mu, if the Hessian is also at most 2/eta - mu.
 
 If a loss is constant along x -> e^{sJ} x, with J a diagonal of signs, it is flat along Jx, and <x, Jx> is conserved.
 Near the point x_0 every x is then e^{sJ} z with z - x_0 orthogonal to J x_0. If mu is the least curvature among such z,
@@ -22,7 +23,16 @@ from jaxtyping import Array, Float
 from flowsim._core.balls.centred import is_analytic
 from flowsim._core.balls.enclosure import Traced, enclose
 from flowsim._core.balls.operations import balls
-from flowsim.flow.basin.curvature import MORE, around, largest, least_eigenvalue, length, path, vanishes
+from flowsim.flow.basin.curvature import (
+    MORE,
+    around,
+    largest,
+    least_contraction,
+    least_eigenvalue,
+    length,
+    path,
+    vanishes,
+)
 from flowsim.flow.basin.kept import KINDS, bases, kind_of, orbit_of, preserved, weaker, without
 from flowsim.flow.basin.landscape import Landscape
 
@@ -31,10 +41,13 @@ _OFF_THE_ORBIT = 3.2
 _SCALES = 1.0, 1 / 16, 16.0  # factors of the weights at which the symmetries of a field are tested
 
 
-def in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]) -> float:
+def in_a_bowl(
+    flow: Landscape, leaves: list, structure, begin: list[np.ndarray], step_size: float, apart: float
+) -> float:
     """A bound on the length of the path to the limit; infinite if no ball is found.
 
-    **Arguments:** flow; leaves, structure: the weights at which the path begins; begin: those at t = 0.
+    **Arguments:** flow; leaves, structure: the weights at which the path begins; begin: those at t = 0; step_size,
+    apart: as in `way_to_go`.
     """
     # An identity between analytic functions holds everywhere if it holds at random weights.
     traced = Traced(flow.field, jax.tree.unflatten(structure, leaves))
@@ -60,7 +73,8 @@ def in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray])
     end, unravel = ravel_pytree(jax.tree.unflatten(structure, leaves))
     point = basis @ (basis.T @ np.asarray(end))
     outside = MORE * length(point - np.asarray(end))
-    orbit = orbit_of(flow.conserved, unravel, point, anywhere, slopes) if everywhere and basis.size else None
+    has_orbit = everywhere and basis.size and not step_size  # descent conserves nothing
+    orbit = orbit_of(flow.conserved, unravel, point, anywhere, slopes) if has_orbit else None
     basis = jnp.asarray(basis if orbit is None else without(np.asarray(basis), orbit))
 
     def along(y: Float[Array, " m"]) -> Float[Array, " m"]:
@@ -70,7 +84,7 @@ def in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray])
     if not nothing.size:
         # The field preserves all weights.
         return outside if everywhere else math.inf
-    slope = enclose(along, nothing)
+    slope = enclose(along, balls(nothing, apart) if apart else nothing)
     steepest = length(largest(slope))
     if np.all(vanishes(slope)) and outside == 0:
         return 0.0
@@ -81,9 +95,11 @@ def in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray])
     def flattest(radius: float) -> float:
         if branches is not None:
             branches.on(balls(nothing, radius))
-        return least_eigenvalue(around(hessian, nothing, radius))
+        curvature = around(hessian, nothing, radius)
+        return least_contraction(curvature, step_size) if step_size else least_eigenvalue(curvature)
 
     if orbit is None:
-        return outside + path(steepest, flattest)
+        # The cube has room for the distance apart, which the slope bounds, too.
+        return outside + (path(2 * steepest, flattest) / 2 if apart else path(steepest, flattest))
     way = path(_OFF_THE_ORBIT * math.exp(_LONGEST_TURN) * steepest, flattest) / _OFF_THE_ORBIT
     return outside + way if 2 * way <= _LONGEST_TURN * float(np.linalg.norm(point)) else math.inf

@@ -84,6 +84,13 @@ def least_eigenvalue(matrix: Wide) -> float:
     return _least(middle, rest + np.finfo(float).eps * np.abs(middle), vectors, values, vectors)
 
 
+def least_contraction(hessian: Wide, step_size: float) -> float:
+    """A lower bound on mu, such that a step of gradient descent shrinks slopes by 1 - step_size mu, if mu > 0."""
+    most = np.eye(hessian.middle.shape[0]) * (2 / step_size)
+    opposite = Wide(most - hessian.middle, hessian.radius + np.finfo(float).eps * (most + np.abs(hessian.middle)))
+    return min(least_eigenvalue(hessian), least_eigenvalue(opposite))
+
+
 def _least(middle: np.ndarray, rest: np.ndarray, left: np.ndarray, values: np.ndarray, right: np.ndarray) -> float:
     core = product(product(wide(left.T), wide(middle)), wide(right))
     least = float(np.min(values)) - norm(difference(core, wide(np.diag(values))).largest)

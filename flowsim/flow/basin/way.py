@@ -18,7 +18,7 @@ _OFFSET = 1e-6  # of the weights: the distance of nearby points
 _AT_REST = 1e-12  # of the weights: a start that moves less is at rest up to rounding
 
 
-def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
+def way_to_go(flow: Landscape, state: PyTree, start: PyTree, step_size: float = 0.0, apart: float = 0.0) -> float:
     """A proved bound on the length of the path from a state to the limit of a gradient flow; infinite if no bound is
     found.
 
@@ -31,6 +31,8 @@ def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
     - flow: the flow.
     - state: the weights at which the path begins.
     - start: the weights at t = 0.
+    - step_size: that of gradient descent in place of the flow: its steps contract where they are less than 2/curvature.
+    - apart: for a path that begins within this distance of the state.
     """
     leaves, structure = jax.tree.flatten(state)
     is_small = sum(leaf.size for leaf in leaves) <= _LARGEST_BOWL
@@ -39,8 +41,11 @@ def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
     if not descends(flow, state):
         return math.inf
     begin = [np.asarray(leaf) for leaf in jax.tree.leaves(start)]
-    length = _or_infinity(in_a_bowl, flow, leaves, structure, begin) if is_small else math.inf
-    return length if math.isfinite(length) or flow.loss is None else _or_infinity(in_a_valley, flow.loss, state)
+    bowl = flow, leaves, structure, begin, step_size, apart
+    length = _or_infinity(in_a_bowl, *bowl) if is_small else math.inf
+    if math.isfinite(length) or flow.loss is None or step_size:
+        return length
+    return _or_infinity(in_a_valley, flow.loss, state)
 
 
 def _or_infinity(bound: Callable[..., float], *arguments: object) -> float:

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
 from flowsim._core.types import Scalar
+from flowsim.flow.recording import uncertified
 from flowsim.flow.solvers.arrowhead.kernel import ReducedKernel, models_of
 from flowsim.flow.solvers.dense.kernel import DenseKernel
 from flowsim.flow.solvers.lockstep import AbstractObserver, Row, View, follow
 from flowsim.flow.solvers.summary import scales_of
 from flowsim.flow.systems import AbstractSystem, ArrowheadSystem
-from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.arrowhead import Arrowhead
 
 _MOST = 255  # steps

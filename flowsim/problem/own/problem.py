@@ -22,7 +22,7 @@ from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim._core.functions import known_by_value
 from flowsim._core.types import Document, Tables
-from flowsim.flow.arguments import check_model
+from flowsim.flow.recording import check_model
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from matplotlib.axes import Axes
 
-from flowsim.claims.deciding.bands import Band
+from flowsim.claims.deciding.measuring import Band
 from flowsim.flow.trajectory import Trajectory
 from flowsim.report.plots.flows import on_axes
 
