@@ -375,3 +375,51 @@ def test_the_edge_at_the_minimum_of_one_layer_is_two_over_the_largest_curvature(
     bound = 2 / values[-1]
     found = flowsim.edge(falls, loss, start, 0.9 * bound, 1.1 * bound, steps=8)
     np.testing.assert_allclose([found.holds, found.violated], bound, rtol=2e-6)
+
+
+class Bessel(eqx.Module):
+    """A function that balls do not know."""
+
+    def __call__(self, model):
+        return jnp.sum(jax.scipy.special.i0e(model.x) * model.x**2) / 2
+
+
+def test_without_balls_a_margin_has_to_be_clear():
+    loss, model = flowsim.FunctionLoss(Bessel()), Vector(jnp.asarray([0.5, 0.2]))
+    run = flowsim.gradient_descent(loss, model, 0.5, 30)
+    system = loss_system(loss, model)
+    assert isinstance(system, LossSystem) and true_iterates(system, run, 1e6) is None
+
+    def above(factor):
+        least = factor * np.asarray(run.loss)
+
+        @flowsim.claim("test.above", "test")
+        def known(descent):
+            r"""$L_k$ is at least a known number"""
+            return flowsim.at_least(descent.loss, jnp.pad(jnp.asarray(least), (0, descent.t.size - 31)))
+
+        return known
+
+    judged = [verdict_of(above(1 + gap), loss, run).verdict for gap in (-1e-9, 0.0, 1e-9)]
+    assert [str(one) for one in judged] == ["holds", "unresolved", "violated"]
+
+
+def test_momentum_and_schedules_have_no_bound_on_the_way_to_go():
+    loss, model = quadratic([0.5, 2.0], [1.0, 1.0])
+    first = lambda model: model.x[0]
+    plain, heavy, varied = (
+        flowsim.limit(flowsim.gradient_descent(loss, model, eta, 100, momentum=beta), first)[1]
+        for eta, beta in ((0.5, 0.0), (0.5, 0.5), (lambda k: 0.5 + 0.1 * (k % 2), 0.0))
+    )
+    assert 0 < plain[0] < 1e-12 and np.isinf(heavy[0]) and np.isinf(varied[0])
+    # One step more than the curvature allows: it grows, however small it is now.
+    loss, model = quadratic([0.5, 2.0], [1e-9, 1e-9])
+    assert np.isinf(flowsim.limit(flowsim.gradient_descent(loss, model, 1.01, 5), first)[1][0])
+
+
+def test_what_is_about_flows_refuses_a_claim_about_descents():
+    loss, model = quadratic([0.5, 2.0], [1.0, 1.0])
+    with pytest.raises(ValueError, match=r"test\.bounded must be a claim about the flow"):
+        flowsim.certify(bounded(1.5), loss, model, t1=1.0)
+    with pytest.raises(ValueError, match="it is about gradient descent"):
+        flowsim.refute(bounded(1.5))

@@ -21,7 +21,7 @@ from flowsim.flow.trajectory import DESCENT, AbstractDescent, Settings, Status, 
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import prepared
 
-Numbers = ArrayLike | Iterable[float]
+Numbers = ArrayLike | Iterable[float | int]
 StepSize = Numbers | Callable[[int], float]
 
 _MOST_BYTES = 2**30  # of recorded iterates
@@ -88,7 +88,7 @@ def gradient_descent(
     return descended(loss, model, step_sizes(step_size, steps), settings, counts)
 
 
-def step_sizes(step_size: StepSize, steps: int) -> Float[np.ndarray, " steps+1"]:
+def step_sizes(step_size: StepSize, steps: int) -> Float[np.ndarray, " all"]:
     """eta_k for k = 0, .., steps; see `gradient_descent`."""
     if callable(step_size):
         sizes = np.asarray([float(step_size(k)) for k in range(steps + 1)])
@@ -113,7 +113,7 @@ def _recorded(at: Numbers, steps: int) -> np.ndarray:
 def descended(
     loss: AbstractPopulationLoss,
     model: PyTree,
-    sizes: Float[np.ndarray, " steps+1"],
+    sizes: Float[np.ndarray, " all"],
     settings: Settings,
     counts: np.ndarray,
     shaken: float = 0.0,

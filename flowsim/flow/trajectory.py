@@ -187,7 +187,7 @@ class Trajectory(eqx.Module):
         at = lambda leaf: jax.device_put(np.asarray(leaf)[index]) if known(leaf) else leaf[index]
         return jax.tree.map(lambda leaf: at(leaf) if eqx.is_array(leaf) else leaf, self.models)
 
-    def at(self, t: float) -> PyTree:
+    def at(self, t: float | int) -> PyTree:
         """The model at an output time t; in a claim, at any time up to the end of the flow.
 
         **Raises:** `ValueError` if t is not an output time.
