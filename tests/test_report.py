@@ -368,7 +368,9 @@ def test_the_page_says_how_it_was_computed_and_escapes_what_it_is_given(tmp_path
 
 def test_the_page_opens_with_one_sentence(tmp_path: pathlib.Path):
     loose = verdict(constants={"mu": 0.005, "sharp_mu": 0.55})
-    opening = "All 2 statements that apply hold; the μ of zhang2023, Lemma 5.4 (5.8) is 110 times too small for this flow."
+    opening = (
+        "All 2 statements that apply hold; the μ of zhang2023, Lemma 5.4 (5.8) is 110 times too small for this flow."
+    )
     assert opening in Page(written(tmp_path / "report.html", verdicts=[loose, verdict("zhang2023.lemma-5.3")])).text
     tight = verdict(constants={"mu": 0.005, "sharp_mu": 0.0055})
     assert "The only statement that applies holds." in Page(written(tmp_path / "report.html", verdicts=[tight])).text
