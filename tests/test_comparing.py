@@ -11,7 +11,7 @@ import flowsim
 import flowsim.claims.hypotheses
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.claims.deciding.judging import judge_or_note
-from flowsim.claims.evidence import comparing, padded, series
+from flowsim.claims.evidence import case, comparing, padded, series
 
 RATES = jnp.asarray([1.0, 2.0, 5.0])
 LOSS = flowsim.FunctionLoss(lambda model: jnp.sum(RATES * model.x**2) / 2, minimum=0.0)
@@ -118,6 +118,25 @@ def test_all_claims_of_a_flow_are_traced_once_for_all_its_solves(run):
     verdicts = flowsim.judge(claims, LOSS, run)
     assert all(verdict.verdict is Judgement.HOLDS for verdict in verdicts)
     assert sorted(traced) == ["a", "b", "c"]
+
+
+def test_at_further_times_a_claim_of_many_weights_is_compared_without_the_others(run, monkeypatch):
+    further, found, together = np.asarray([0.123, 1.7]), {}, []
+    compared = comparing._together
+    monkeypatch.setattr(comparing, "_together", lambda *given: together.append(given) or compared(*given))
+    for few, programs in ((128, 1), (2, 0)):
+        monkeypatch.setattr(case, "_FEW", few)
+        finer = Evidence(LOSS, run, claims=CLAIMS).cases[0].at(further)
+        found[few] = finer.panel.compared(CLAIMS[0], LOSS, finer.padded).slack
+        assert len(together) == programs
+        together.clear()
+    np.testing.assert_allclose(found[2], found[128], rtol=1e-12, atol=1e-14)
+
+
+def test_claims_with_the_same_bound_on_the_way_to_go_share_one_comparison(run):
+    solve = Evidence(LOSS, run, claims=CLAIMS).cases[0]
+    assert solve.with_remaining(0.5).padded is solve.with_remaining(0.5).padded
+    assert np.asarray(solve.with_remaining(0.25).padded.way_to_go) == 0.25
 
 
 def test_a_claim_of_another_model_is_not_compared(run):

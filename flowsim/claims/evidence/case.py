@@ -54,6 +54,7 @@ _NO_TIMES = np.zeros(0)
 AT_ONCE = 32  # spans of time that are enclosed at once
 SPANS = 2 * AT_ONCE + 2  # rows of these: start, middles, spans, end
 _REMEMBERED = 64  # enclosed spans that are kept
+_FEW = 128  # weights: with more, a claim is compared without the others at its further times
 
 
 class Case:
@@ -75,11 +76,15 @@ class Case:
         self._looks: dict[tuple[bytes, bytes], Enclosed] = {}
         self._thinned: dict[tuple[float, ...], Made[tuple[np.ndarray, Trajectory]]] = {}
         self._records: dict[float, tuple[Array, Array, Array]] = {}
+        self._settled: dict[float, Case] = {}
 
     @property
     def panel(self) -> Panel:
-        """The claims that are compared together on this solve."""
-        return self._repetitions.panel
+        """The claims that are compared together on this solve. Further times are those of one claim: of a flow of many
+        weights, the comparisons of the others would take longer than another program for this one.
+        """
+        alone = self._further.size and weights_of(self.run) > _FEW
+        return self._repetitions.alone_panel if alone else self._repetitions.panel
 
     @functools.cached_property
     def run(self) -> Trajectory:
@@ -106,10 +111,13 @@ class Case:
         return self.with_remaining(self._repetitions.way_to_go(self.run.end))
 
     def with_remaining(self, remaining: float) -> "Case":
-        """The same solve with a given bound on its remaining length."""
+        """The same solve with a given bound on its remaining length; the same case for all claims."""
+        if remaining in self._settled:
+            return self._settled[remaining]
         case = Case(self._repetitions, self._solve, self._further, self._traces)
         case.run, case.remaining, case._unsettled, case._records = self.run, remaining, self, self._records
         case.padded = dataclasses.replace(self.padded, way_to_go=jax.device_put(case.remaining))
+        self._settled[remaining] = case
         return case
 
     remaining = math.inf

@@ -105,6 +105,11 @@ class AbstractRepetitions:
         """The claims along the flow that cover it. They are compared together."""
         return Panel([claim for claim in self._claims if claim.along_flow and self._is_spoken_of(claim)])
 
+    @functools.cached_property
+    def alone_panel(self) -> Panel:
+        """For claims that are compared one by one."""
+        return Panel()
+
     def _is_spoken_of(self, claim: Claim) -> bool:
         try:
             return claim.foreign(self.stated, self.trajectory.start) is None
