@@ -225,6 +225,14 @@ def test_saddle_to_saddle(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[
     assert (tmp_path / "saddle_to_saddle.png").stat().st_size > 10_000
 
 
+def test_implicit_bias(tmp_path: pathlib.Path):
+    right, *wrong = run("implicit_bias", tmp_path)
+    assert right.verdict == "holds"
+    assert abs(right.constants["extrapolated"] - 0.5759) < right.constants["radius"] < 0.01
+    assert [verdict.verdict for verdict in wrong] == ["violated", "violated"]
+    assert (tmp_path / "implicit_bias.png").stat().st_size > 10_000
+
+
 def test_zhang2025_figures(tmp_path: pathlib.Path):
     found = run("zhang2025_figures", tmp_path)
     assert len(found) == 3

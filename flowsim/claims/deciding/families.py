@@ -168,7 +168,9 @@ class Family:
 
     def _of_trend(self, claim: Claim, form: Trend, numbers: Measured, verdicts: list[Verdict]) -> Verdict:
         last, expected, within = verdicts[-1], float(form.expected), float(form.within)
-        said = functools.partial(dataclasses.replace, last, margin=None, where=self.window, floor=None, tightness=None)
+        said = functools.partial(
+            dataclasses.replace, last, margin=None, where=self._towards, floor=None, tightness=None
+        )
         noted = lambda *parts: " ".join(part for part in (claim.note, *parts) if part)
         if numbers.reason:
             judgement = last.verdict if last.verdict is Judgement.NOT_APPLICABLE else Judgement.UNRESOLVED
@@ -203,6 +205,10 @@ class Family:
             constants=constants | {"extrapolated": found.centre, "radius": found.radius},
             note=noted(rests, why),
         )
+
+    @property
+    def _towards(self) -> str:
+        return f"{self.name} -> {value_text(self.values[-1])}"
 
     @property
     def _tends_to_zero(self) -> bool:
