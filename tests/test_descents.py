@@ -349,6 +349,35 @@ def test_random_quadratics_are_never_judged_falsely(part):
         assert (true.verdict, wrong.verdict) == ("holds", "violated"), (part, values, model.x, eta, true, wrong)
 
 
+@pytest.mark.parametrize(
+    ("momentum", "direction", "eta"), [(0.9, "gradient", 0.4), (0.0, "sign", 0.3), (0.5, "normalized", 0.3)]
+)
+def test_momentum_and_directions_are_judged_by_their_own_iterates(momentum, direction, eta):
+    """Against the recursion in float64, whose rounding is far below a billionth."""
+    curvature, start = np.asarray([0.5, 1.5]), np.asarray([1.0, -0.7])
+    loss, model = quadratic(curvature, start)
+    run = flowsim.gradient_descent(loss, model, eta, 12, momentum=momentum, direction=direction)
+    ways = {"gradient": lambda g: g, "sign": np.sign, "normalized": lambda g: g / np.linalg.norm(g)}
+    x, moved, losses = start, np.zeros(2), []
+    for _ in range(13):
+        losses.append(float(np.sum(curvature * x**2) / 2))
+        moved = momentum * moved - eta * ways[direction](curvature * x)
+        x = x + moved
+
+    def below(factor):
+        most = factor * np.asarray(losses)
+
+        @flowsim.claim("test.known", "test")
+        def known(descent):
+            r"""$L_k$ is at most a known number"""
+            return flowsim.at_most(descent.excess, jnp.pad(jnp.asarray(most), (0, descent.t.size - 13)), size=1.0)
+
+        return known
+
+    true, wrong = flowsim.judge([below(1 + 1e-9), below(1 - 1e-9)], loss, run)
+    assert (true.verdict, wrong.verdict) == ("holds", "violated")
+
+
 @flowsim.claim("test.falls", "test")
 def falls(descent):
     r"""$L_{k+1} \\le L_k$"""
