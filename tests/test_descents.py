@@ -1,6 +1,7 @@
 """Gradient descent and verdicts on it: exact iterates of quadratics, planted falsehoods, limits, what is refused."""
 
 from fractions import Fraction
+from typing import Any
 
 import equinox as eqx
 import flint
@@ -230,6 +231,53 @@ def test_for_all_k_goes_on_where_steps_contract_and_is_cut_where_they_do_not():
     assert later.verdict == "violated"
 
 
+COUNTED = {
+    "eta_0 + .. + eta_k": lambda descent: jnp.cumsum(descent.step_size),
+    "the number of iterates": lambda descent: jnp.cumsum(jnp.ones_like(descent.t)) / 2,
+    "the number of the row": lambda descent: jnp.arange(descent.t.size) / 2,
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_what_grows_with_the_number_of_steps_is_not_bounded_for_all_k(name):
+    @flowsim.claim("test.counted", "test", statement=f"{name} is at most 31")
+    def counted(descent):
+        return flowsim.at_most(COUNTED[name](descent), 31.0)
+
+    loss, model = quadratic([0.5, 2.0], [1.0, 1.0])
+    found = verdict_of(counted, loss, flowsim.gradient_descent(loss, model, 0.5, 60))
+    assert found.verdict == "holds" and found.until == 60 and found.cut
+
+
+def test_a_schedule_is_not_known_beyond_the_steps_that_were_made():
+    loss, model = quadratic([0.5, 2.0], [1.0, 1.0])
+    later = flowsim.gradient_descent(loss, model, lambda k: 0.9 if k < 40 else 3.0, 30)
+    found = verdict_of(bounded(1.5), loss, later)
+    assert found.verdict == "holds" and found.until == 30 and found.cut
+    assert verdict_of(bounded(1.5), loss, flowsim.gradient_descent(loss, model, 0.9, 30)).until is None
+
+
+def test_a_claim_reads_the_momentum_and_no_accuracy_that_was_not_measured():
+    @flowsim.claim("test.settings", "test")
+    def settings(descent):
+        """beta = 0.5"""
+        return flowsim.equal(descent.settings.momentum * jnp.ones_like(descent.t), 0.5, 1.0)
+
+    @flowsim.claim("test.defect", "test")
+    def defect(descent):
+        """the energy is dissipated but for a millionth, which is false"""
+        return flowsim.at_most(descent.certificates.energy_defect, 1e-6)
+
+    largest: Any = lambda loss, descent: jnp.max(descent.excess)
+    nothing = flowsim.Claim("test.nothing", "test", "no statement", largest, of_descent=True)
+    loss, model = quadratic([0.5, 2.0], [1.0, 1.0])
+    run = flowsim.gradient_descent(loss, model, 0.3, 20, momentum=0.5)
+    assert run.certificates.energy_defect > 1e-3
+    assert [str(one.verdict) for one in flowsim.judge([settings, defect], loss, run)] == ["holds", "unresolved"]
+    with pytest.raises(ValueError, match=r"test\.nothing must be a function that returns what flowsim\.at_least does"):
+        flowsim.check(nothing, loss, run)
+
+
 def test_the_limit_of_a_descent_is_bounded_by_its_own_steps():
     @flowsim.claim("test.limit", "test")
     def limit(descent):
@@ -284,6 +332,20 @@ def test_a_statement_that_depends_on_the_number_of_steps_is_not_judged():
         r"""$x_{60}$ is known"""
         return flowsim.equal(descent.at(60).x, 0.0, 1.0)
 
+    @flowsim.claim("test.before", "test")
+    def before(descent):
+        r"""$L_{n-2} \\le 0.3$, for 30 steps only"""
+        return flowsim.at_most(descent.excess[-3], 0.3)
+
+    @flowsim.claim("test.others", "test")
+    def others(descent):
+        r"""$\\max_{k<n} L_k \\le 0.3$"""
+        return flowsim.at_most(jnp.max(descent.excess[:-1]), 0.3)
+
+    loss, model = quadratic([0.5, 2.0], [1.0, 1e-9])
+    run = flowsim.gradient_descent(loss, model, 1.1, 30)
+    for claim in (before, others):
+        assert "depends on the number of steps" in verdict_of(claim, loss, run).note
     loss, model = quadratic([0.5, 1.5], [1.0, 1.0])
     run = flowsim.gradient_descent(loss, model, 0.5, 40)
     assert verdict_of(total, loss, run).verdict == "unresolved"
@@ -347,6 +409,35 @@ def test_random_quadratics_are_never_judged_falsely(part):
         loss, model = quadratic(values, drawn.standard_normal(2))
         true, wrong = flowsim.judge([TRUE, FALSE], loss, flowsim.gradient_descent(loss, model, eta, 30))
         assert (true.verdict, wrong.verdict) == ("holds", "violated"), (part, values, model.x, eta, true, wrong)
+
+
+@pytest.mark.parametrize(
+    ("momentum", "direction", "eta"), [(0.9, "gradient", 0.4), (0.0, "sign", 0.3), (0.5, "normalized", 0.3)]
+)
+def test_momentum_and_directions_are_judged_by_their_own_iterates(momentum, direction, eta):
+    """Against the recursion in float64, whose rounding is far below a billionth."""
+    curvature, start = np.asarray([0.5, 1.5]), np.asarray([1.0, -0.7])
+    loss, model = quadratic(curvature, start)
+    run = flowsim.gradient_descent(loss, model, eta, 12, momentum=momentum, direction=direction)
+    ways = {"gradient": lambda g: g, "sign": np.sign, "normalized": lambda g: g / np.linalg.norm(g)}
+    x, moved, losses = start, np.zeros(2), []
+    for _ in range(13):
+        losses.append(float(np.sum(curvature * x**2) / 2))
+        moved = momentum * moved - eta * ways[direction](curvature * x)
+        x = x + moved
+
+    def below(factor):
+        most = factor * np.asarray(losses)
+
+        @flowsim.claim("test.known", "test")
+        def known(descent):
+            r"""$L_k$ is at most a known number"""
+            return flowsim.at_most(descent.excess, jnp.pad(jnp.asarray(most), (0, descent.t.size - 13)), size=1.0)
+
+        return known
+
+    true, wrong = flowsim.judge([below(1 + 1e-9), below(1 - 1e-9)], loss, run)
+    assert (true.verdict, wrong.verdict) == ("holds", "violated")
 
 
 @flowsim.claim("test.falls", "test")

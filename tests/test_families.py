@@ -1,5 +1,7 @@
 """Verdicts on families: at every member, limits, powers of the parameter, and probabilities."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -253,8 +255,73 @@ def test_bad_families_are_refused_in_one_line(shrinking):
         flowsim.tends_to(jnp.ones(3), 2.0, 0.1)
     with pytest.raises(ValueError, match="between 0 and 1"):
         flowsim.with_probability(1.5, flowsim.at_least(1.0, 0.0))
+    with pytest.raises(ValueError, match="comparison must be one for each draw"):
+        flowsim.with_probability(0.5, flowsim.tends_to(1.0, 2.0, 0.1))
+    others: list[Any] = [3, starts_at(1.0)[::-1]]
+    for made in others:
+        with pytest.raises(ValueError, match=r"make must be a function that gives \(loss, start\)"):
+            flowsim.Family(lambda scale, made=made: made, {"scale": [1.0, 2.0]}).evidence(0)
     with pytest.raises(ValueError, match="a trend, as"):
         shrinking.measured(flowsim.claim("mine.a", "notes", statement="a")(lambda flow: flowsim.at_least(flow.t, 0.0)))
+
+
+def test_a_limit_that_is_no_number_or_differs_among_the_members_is_refused():
+    loss = flowsim.FunctionLoss(lambda net: jnp.sum((net.a * net.b - 1.0) ** 2), minimum=0.0)
+    of_size = lambda size: (loss, Net(jnp.full(size, 0.1), jnp.full(size, 0.2)))
+    sizes = flowsim.Family(of_size, {"size": range(1, 6)}, t1=1e-3)
+    scales = ladder([1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
+    for within in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match=r"within of mine\.start must be positive and finite"):
+            scales.judge(of_start(flowsim.tends_to, lambda a: a, 0.0, within))
+    for limit in (np.nan, np.inf):
+        with pytest.raises(ValueError, match=r"the limit or power of mine\.start must be finite"):
+            scales.judge(of_start(flowsim.tends_to, lambda a: a, limit, 0.1))
+    for form in (lambda a: flowsim.tends_to(a, a, 0.1), lambda a: flowsim.power_law(a, jnp.where(a > 0.05, 1, 2), 0.1)):
+        with pytest.raises(ValueError, match="the same for all members, but it is .* at scale = 0.01"):
+            scales.judge(of_start(form, lambda a: a))
+    with pytest.raises(ValueError, match="the same statement at all members, but it is another one at size = 2"):
+        wide = lambda size: flowsim.power_law(1.0, 1.0, 0.1, bounds="above" if size == 1 else "below")
+        sizes.judge(of_start(wide, lambda a: a.size))
+
+
+def test_a_statement_for_all_times_says_until_when_it_was_judged():
+    """a tends to 1/sqrt 2 or more: it is below 1/2 for a while."""
+    cut = flowsim.Family(starts_at, {"scale": [0.1, 0.12, 0.14, 0.16, 0.18]}, t1=0.5)
+    small = lambda flow: flowsim.at_most(flow.models.a, 0.5)
+    of = lambda compare: flowsim.claim("mine.small", "notes", statement="a is small")(compare)
+    for claim in (of(small), of(lambda flow: flowsim.with_probability(0.1, small(flow)))):
+        found = only(cut, claim)
+        assert found.in_words() == "holds until t = 0.5" and found.cut
+
+
+def test_the_error_of_a_logarithm_is_that_of_the_least_number():
+    """A number known within 90% may be a tenth of itself: a power that explains this is not refused."""
+    scales = ladder([10.0**-k for k in range(1, 8)])
+    known = of_start(lambda a: flowsim.power_law(a, 1.5, 0.1, allowance=0.9 * a), lambda a: a)
+    assert only(scales, known).verdict == "unresolved"
+
+
+def test_parameters_may_be_numbers_of_jax_and_text_has_no_power():
+    of = lambda a: a
+    assert only(ladder(jnp.geomspace(1e-1, 1e-6, 6)), of_start(flowsim.power_law, of, 1.0, 0.1)).verdict == "holds"
+    sizes = dict(zip("uvwxyz", np.geomspace(1e-1, 1e-6, 6), strict=True))
+    named = flowsim.Family(lambda scale: starts_at(sizes[scale]), {"scale": sizes}, t1=1e-3)
+    assert only(named, of_start(flowsim.tends_to, of, 0.0, 0.1)).verdict == "holds"
+    assert "must be numbers" in only(named, of_start(flowsim.power_law, of, 1.0, 0.1)).note
+
+
+def test_claims_about_other_models_and_about_descents_do_not_read_the_members():
+    family = ladder([1.0, 0.1])
+    (claim,) = (one for one in flowsim.ALL_CLAIMS if (one.id, one.form) == ("zhang2023.lemma-5.4.pl", "printed"))
+    assert only(family, claim).verdict == "not-applicable"
+
+    @flowsim.claim("mine.steps", "notes")
+    def steps(descent):
+        """$eta <= 1$"""
+        return flowsim.at_most(descent.step_size, 1.0)
+
+    with pytest.raises(ValueError, match=r"mine\.steps must be a claim about the flow"):
+        family.judge(steps)
 
 
 OWN = """

@@ -210,8 +210,12 @@ def power_law(
 
 
 def _trend(kind: str, *given: ArrayLike) -> Comparison:
+    names = "value", "limit or power", "within", "allowance"
+    for one, name in zip(given, names, strict=True):
+        if isinstance(one, str) or one is None:
+            checks.refuse(f"the {name} of a trend", "one number for each member", f"it is {one!r:.60}")
     numbers = [_real(one) for one in given]
-    for number, name in zip(numbers, ("value", "limit or power", "within", "allowance"), strict=True):
+    for number, name in zip(numbers, names, strict=True):
         if number.size != 1:
             checks.refuse(f"the {name} of a trend", "one number for each member", f"its shape is {number.shape}")
     value, expected, within, allowance = (number.reshape(1) for number in numbers)
@@ -227,10 +231,13 @@ def with_probability(probability: float, comparison: Comparison) -> Comparison:
     - probability: greater than 0 and less than 1.
     - comparison: the comparison for one draw.
 
-    **Raises:** `ValueError` on another probability.
+    **Raises:** `ValueError` on another probability, or on a trend.
     """
-    if not 0 < probability < 1:
+    if not checks.is_number(probability) or not 0 < probability < 1:
         checks.refuse("probability", "between 0 and 1", f"it is {probability!r:.60}")
+    if not isinstance(comparison, Comparison) or comparison.family is not None:
+        came = "it is about the family" if isinstance(comparison, Comparison) else f"it is {comparison!r:.60}"
+        checks.refuse("comparison", "one for each draw, as flowsim.at_least returns", came)
     return dataclasses.replace(comparison, family=Likely(float(probability)))
 
 

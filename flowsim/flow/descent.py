@@ -85,7 +85,11 @@ def gradient_descent(
     if 8 * entries * counts.size > _MOST_BYTES:
         came = f"{counts.size} models take {8e-9 * entries * counts.size:.1f} GB"
         checks.refuse("at", f"numbers of steps whose models take at most {_MOST_BYTES / 1e9:.1f} GB", came)
-    return descended(loss, model, step_sizes(step_size, steps), settings, counts)
+    found = descended(loss, model, step_sizes(step_size, steps), settings, counts)
+    if not callable(step_size):
+        return found
+    # A function may change at steps that were not made.
+    return eqx.tree_at(lambda one: one.descent.step_size, found, jax.device_put(np.asarray(np.nan)))
 
 
 def step_sizes(step_size: StepSize, steps: int) -> Float[np.ndarray, " all"]:

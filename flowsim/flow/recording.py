@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import math
 import os
 import pathlib
 
@@ -293,8 +294,12 @@ def uncertified(
     step_size: Float[Array, " T"] | None = None,
 ) -> Trajectory:
     """A trajectory for comparisons only, which may be traced: all its static fields are constants."""
-    certificates = Certificates(energy_defect=0.0, balance_drift=None, steps=0, rejected_steps=0)
+    # What is not known must not look like perfect accuracy.
+    certificates = Certificates(energy_defect=math.nan, balance_drift=None, steps=0, rejected_steps=0)
     settings = Settings(solver="", rtol=0.0, atol=0.0)
+    if step_size is not None and descent is not None:
+        known = {name: getattr(descent, name) for name in ("momentum", "direction") if hasattr(descent, name)}
+        settings = dataclasses.replace(settings, **known)
     return Trajectory(
         t,
         models,

@@ -22,7 +22,7 @@ from flowsim.claims.evidence.bounds import NOTHING, Bounds
 from flowsim.claims.evidence.case import ROUNDING_SAFETY
 from flowsim.claims.evidence.comparing import WORST_RESOLUTION, compared
 from flowsim.claims.evidence.enclosing import Enclosed, OpenError
-from flowsim.claims.evidence.series import scaled
+from flowsim.claims.evidence.series import rows_of, scaled
 from flowsim.flow.recording import uncertified
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
@@ -123,7 +123,7 @@ def _measured(claim: Claim, evidence: DescentEvidence, ours: Comparison) -> np.n
 def _read(claim: Claim, evidence: DescentEvidence, ours: Comparison, measured: np.ndarray) -> _Reading | str:
     """How a comparison reads a descent; the reason if that has no meaning for any number of steps."""
     run, n = evidence.run, ours.slack.shape[0]
-    longer = _with_last(run, 1.0, 1.0, longer=True)
+    longer = _with_last(run, 1.0, 1.0, more=1)
     with_row = compared(claim, evidence.stated, longer).slack.shape[0]
     if with_row not in (n, n + 1):
         return "Its number of rows does not go with the number of steps: return one for each iterate or step."
@@ -134,15 +134,21 @@ def _read(claim: Claim, evidence: DescentEvidence, ours: Comparison, measured: n
     for factors in _OTHER_ENDS:
         # With other numbers a size may be negative, which is refused.
         with contextlib.suppress(ValueError):
-            after = compared(claim, evidence.stated, _with_last(run, *factors, longer=True))
+            after = compared(claim, evidence.stated, _with_last(run, *factors, more=1))
             if not np.any(_changed(ours, after, rows, measured)):
                 continue
             reads_end = True
-            there = compared(claim, evidence.stated, _with_last(run, *factors, longer=False))
+            there = compared(claim, evidence.stated, _with_last(run, *factors, more=0))
             if np.any(_changed(there, after, own, measured)):
                 return _DEPENDS_ON_STEPS
             if is_series and np.any(_changed(ours, after, slice(n - 1, n), measured)):
                 # Its last row is another one if a step follows.
+                return _DEPENDS_ON_STEPS
+    for factors in () if is_series or reads_end else _OTHER_ENDS:
+        # An iterate that is counted from the end is another one if more steps follow.
+        with contextlib.suppress(ValueError):
+            further = compared(claim, evidence.stated, _with_last(run, *factors, more=run.t.size))
+            if further.slack.shape != ours.slack.shape or np.any(_changed(ours, further, rows, measured)):
                 return _DEPENDS_ON_STEPS
     return _Reading(is_series, reads_end)
 
@@ -154,29 +160,37 @@ def _changed(one: Comparison, other: Comparison, rows: slice, measured: np.ndarr
     return (~same & (one.promised[rows] | other.promised[rows])) | (one.promised[rows] != other.promised[rows])
 
 
-def _with_last(run: Trajectory, weights: float, losses: float, *, longer: bool) -> Trajectory:
-    """A descent with other numbers in its last row, or in one more row: factors of what is larger than any before."""
+def _with_last(run: Trajectory, weights: float, losses: float, *, more: int) -> Trajectory:
+    """A descent with other numbers in its last row, or in more rows: factors of what is larger than any before."""
 
     def repeated(leaf):
-        if not longer or not eqx.is_array(leaf):
+        if not more or not eqx.is_array(leaf):
             return leaf
         values = np.asarray(leaf)
-        return jax.device_put(np.concatenate([values, values[-1:]]))
+        return jax.device_put(np.concatenate([values, np.repeat(values[-1:], more, axis=0)]))
 
     def other(factor, leaf):
         if not eqx.is_inexact_array(leaf):
             return leaf
         values = np.array(leaf)
-        values[-1] = factor * (values[-1] + 1 + np.max(np.abs(values), initial=0.0))
+        values[-max(more, 1) :] = factor * (values[-1] + 1 + np.max(np.abs(values), initial=0.0))
         return jax.device_put(values)
 
     rows = jax.tree.map(repeated, (run.t, run.models, run.loss, run.excess, run.grad_norm_sq, run.dissipated))
     t, models, loss, excess, grad_norm_sq, dissipated = rows
-    if longer:
+    if more:
         t = jax.device_put(np.arange(t.size, dtype=float))
     models, grad_norm_sq = jax.tree.map(functools.partial(other, weights), (models, grad_norm_sq))
     loss, excess, dissipated = jax.tree.map(functools.partial(other, losses), (loss, excess, dissipated))
     return uncertified(t, models, loss, excess, grad_norm_sq, dissipated, run.descent, repeated(run.step_size))
+
+
+def _thinned(run: Trajectory, rows: slice) -> Trajectory:
+    """A descent with some of its rows."""
+    pick = lambda leaf: jax.device_put(np.asarray(leaf)[rows]) if eqx.is_array(leaf) else leaf
+    models, sizes = jax.tree.map(pick, (run.models, run.step_size))
+    t, loss, excess, grad_norm_sq, dissipated = map(pick, rows_of(run))
+    return uncertified(t, models, loss, excess, grad_norm_sq, dissipated, run.descent, sizes)
 
 
 def _sides(
@@ -263,7 +277,15 @@ def _goes_on(claim: Claim, evidence: DescentEvidence, sides: Sides) -> bool:
     enclosed, run = evidence.enclosed, evidence.run
     if enclosed is None or sides.slack.shape[0] != run.t.size or run.t.size < 2:
         return False
-    ours = compared(claim, evidence.stated, run)
+    ours, every = compared(claim, evidence.stated, run), slice(0, None, 2)
+    try:
+        thinned = compared(claim, evidence.stated, _thinned(run, every))
+    except ValueError:
+        return False
+    # What counts rows is not known at later ones.
+    own = jax.tree.map(lambda side: side[every], ours)
+    if own.slack.shape != thinned.slack.shape or np.any(_changed(own, thinned, slice(None), np.zeros(own.slack.shape))):
+        return False
     for factors in _OTHER_ENDS[1:3]:
         # What reads several iterates at once is not known at later ones.
         others = scaled(run, slice(1, run.t.size - 1, 2), *factors)

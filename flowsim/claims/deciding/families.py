@@ -36,6 +36,8 @@ _LAG = 4.0  # the factor still grows by at most this many times its last growth
 _INTERVAL = 3.0  # times the distance that is still to go
 _BEYOND = 2.0  # times the interval: what lies further off is violated
 _CONFIDENCE = 0.99  # of the interval for a probability
+_SAME = 1e-9  # by a larger part two limits are not the same but for rounding
+_TRUE = Judgement.HOLDS, Judgement.VACUOUS
 _TINY = float(np.finfo(float).tiny)
 
 Member = tuple[AbstractPopulationLoss, PyTree]
@@ -81,10 +83,13 @@ class Family:
     """
 
     def __init__(self, make: Callable[..., Member] | AbstractSpec, over: Mapping[str, Iterable[Any]], **how: Any):
-        if len(over) != 1:
-            checks.refuse("over", "one parameter with its values", f"it has {len(over)}")
+        if not isinstance(over, Mapping) or len(over) != 1:
+            came = f"it has {len(over)}" if isinstance(over, Mapping) else f"it is {over!r:.60}"
+            checks.refuse("over", "one parameter with its values", came)
         ((self.name, values),) = over.items()
-        self.values = [value.item() if isinstance(value, np.generic) else value for value in values]
+        if not isinstance(values, Iterable):
+            checks.refuse(self.name, "at least two values, all different", f"it is {values!r:.80}")
+        self.values = [np.asarray(value).item() if checks.is_number(value) else value for value in values]
         if len(self.values) < 2 or len({*map(str, self.values)}) < len(self.values):
             checks.refuse(self.name, "at least two values, all different", f"they are {self.values!r:.80}")
         self._make, self._how = make, how
@@ -122,7 +127,11 @@ class Family:
                 problem = spec_of(tables).build().prepared()
                 self._members[place] = Evidence(problem.loss, problem.run())
             else:
-                loss, start = self._make(**{self.name: value})
+                made = self._make(**{self.name: value})
+                if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], AbstractPopulationLoss)):
+                    came = f"at {self.label(place)} it gives {made!r:.60}"
+                    checks.refuse("make", "a function that gives (loss, start), the loss one of flowsim's", came)
+                loss, start = made
                 self._members[place] = Evidence(loss, gradient_flow(loss, start, **self._how))
         return self._members[place]
 
@@ -146,16 +155,39 @@ class Family:
             tick()
         return self._likely(claim, form.probability, verdicts) if isinstance(form, Likely) else self._all(verdicts)
 
-    def _form(self, claim: Claim) -> Trend | Likely | None:
-        """The statement that a claim makes about all members together, if it does."""
-        evidence = self.evidence(0)
-        return evaluated(claim, claim.compare, evidence.stated, evidence.cases[0].padded).family
+    def _form(self, claim: Claim, place: int = 0) -> Trend | Likely | None:
+        """The statement that a claim makes about all members together, if it does, as it makes it at one of them."""
+        evidence = self.evidence(place)
+        if claim.of_descent:
+            checks.refuse(claim.id, "a claim about the flow", "it is about gradient descent")
+        if claim.foreign(evidence.stated, evidence.trajectory.start):
+            return None
+        found = evaluated(claim, claim.compare, evidence.stated, evidence.cases[0].padded)
+        form = found.family if isinstance(found, Comparison) else None
+        if isinstance(form, Trend):
+            if not math.isfinite(form.expected):
+                checks.refuse(f"the limit or power of {claim.id}", "finite", f"it is {float(form.expected):g}")
+            if not 0 < float(form.within) < math.inf:
+                checks.refuse(f"within of {claim.id}", "positive and finite", f"it is {float(form.within):g}")
+        return form
+
+    def _refuse_another(self, claim: Claim, form: Trend, place: int) -> None:
+        """Refuse a claim that states something else at a member than at the first."""
+        other, own = self._form(claim, place), lambda one: f"{float(one.expected):.8g} within {float(one.within):.8g}"
+        if not isinstance(other, Trend) or other.kind != form.kind:
+            checks.refuse(claim.id, "the same statement at all members", f"it is another one at {self.label(place)}")
+        pairs = ((form.expected, other.expected), (form.within, other.within))
+        if any(abs(one - two) > _SAME * (abs(one) + form.within) for one, two in pairs):
+            came = f"it is {own(form)} at {self.label(0)} and {own(other)} at {self.label(place)}"
+            checks.refuse(f"the limit or power of {claim.id}", "the same for all members", came)
 
     def _numbers(self, claim: Claim, form: Trend, tick: Callable[[], object]) -> tuple[Measured, list[Verdict]]:
         """The number of each member, from the verdict on a statement about it that is true."""
         values, errors, verdicts = [], [], []
         least = float(form.within) if form.kind == "limit" else _TINY
         for place in range(len(self.values)):
+            if place and not claim.foreign(self.evidence(place).stated, self.evidence(place).trajectory.start):
+                self._refuse_another(claim, form, place)
             verdict, value, error = _number(claim, self.evidence(place), least)
             verdicts.append(verdict)
             tick()
@@ -181,7 +213,7 @@ class Family:
             reason = self._why_no_power(series)
             if not reason:
                 logs = np.log(np.asarray(self.values, dtype=float))
-                heights, thick = np.log(series), errors / series
+                heights, thick = np.log(series), -np.log1p(-errors / series)
                 factors = np.exp(heights - expected * logs)
                 constants = {"least_factor": float(np.min(factors)), "largest_factor": float(np.max(factors))}
                 bounded = not isinstance(extrapolated(heights - expected * logs, thick), str)
@@ -216,6 +248,8 @@ class Family:
 
     def _why_no_power(self, series: np.ndarray) -> str:
         """Why a power of the parameter cannot be fitted; empty if it can."""
+        if not all(map(checks.is_number, self.values)):
+            return f"The values of {self.name} must be numbers."
         steps = np.diff(np.asarray(self.values, dtype=float))
         if not (np.all(steps > 0) or np.all(steps < 0)) or min(map(float, self.values)) <= 0:
             return f"The values of {self.name} must be positive and in order."
@@ -232,7 +266,7 @@ class Family:
         note = f"{worst.capitalize()} {number} {counted} members, {self.window}." if counted else verdict.note
         where = self.label(place) if verdict.where is None else f"{self.label(place)}, {verdict.where_text()}"
         reason = verdict.note if worst in order[:2] else ""
-        return dataclasses.replace(verdict, where=where, note=f"{note} {reason}".strip(), until=None, cut=False)
+        return dataclasses.replace(verdict, where=where, note=f"{note} {reason}".strip(), **_shortest(verdicts, worst))
 
     def _likely(self, claim: Claim, probability: float, verdicts: Sequence[Verdict]) -> Verdict:
         """The verdict on a probability, from the exact interval of Clopper and Pearson for what was decided."""
@@ -240,7 +274,7 @@ class Family:
         if not drawn:
             return self._all(verdicts)
         fails = sum(one.verdict is Judgement.VIOLATED for one in drawn)
-        holds = sum(one.verdict in (Judgement.HOLDS, Judgement.VACUOUS) for one in drawn)
+        holds = sum(one.verdict in _TRUE for one in drawn)
         count = len(drawn)
         low = scipy.stats.binomtest(holds, count).proportion_ci(_CONFIDENCE).low
         high = scipy.stats.binomtest(count - fails, count).proportion_ci(_CONFIDENCE).high
@@ -258,9 +292,15 @@ class Family:
             tightness=None,
             constants={"probability_low": float(low), "probability_high": float(high)},
             note=f"{claim.note} {note}".strip(),
-            until=None,
-            cut=False,
+            **_shortest(drawn, judgement),
         )
+
+
+def _shortest(verdicts: Sequence[Verdict], judgement: Judgement) -> dict[str, Any]:
+    """The time up to which a statement was judged at all members at which it holds, and whether a run was cut."""
+    counted = [one for one in verdicts if one.verdict in _TRUE] if judgement in _TRUE else []
+    times = [one.until for one in counted if one.until is not None]
+    return {"until": min(times, default=None), "cut": any(one.cut for one in counted)}
 
 
 def _alone(claim: Claim) -> Claim:

@@ -107,7 +107,7 @@ class DescentEvidence:
     @functools.cached_property
     def enclosed(self) -> Enclosed | None:
         """The true iterates in balls, with what rounding of the numbers of the problem may change; None without."""
-        found = None if self.system is None else true_iterates(self.system, self.run, MOST)
+        found = None if self.system is None else true_iterates(self.system, self.trajectory, MOST)
         if found is None:
             return None
         spread = jax.tree.map(lambda one: ROUNDING_SAFETY * one, apart(self.run, [one for _, one in self.moved]))

@@ -183,7 +183,9 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
             continue
 
 
-def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Comparison:
+def _on_the_host(claim: Claim, comparison: object, run: Trajectory) -> Comparison:
+    if not isinstance(comparison, Comparison):
+        refuse(claim.id, "a function that returns what flowsim.at_least does", f"it returns {comparison!r:.60}")
     if comparison.family is not None:
         refuse(claim.id, "judged over a family, by flowsim.Family or --over", "it was judged along one flow")
     shape = comparison.slack.shape
