@@ -399,7 +399,7 @@ def closed_form(factor):
 TRUE, FALSE = closed_form(1 + 1e-9), closed_form(1 - 1e-9)
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))])
 def test_random_quadratics_are_never_judged_falsely(part):
     """True by one part in a billion, and false by as much, for random curvatures, starts and step sizes."""
     drawn = np.random.default_rng(part)
@@ -455,6 +455,7 @@ def test_the_edge_of_a_quadratic_is_two_over_its_curvature():
         flowsim.edge(falls, loss, model, 1.2, 1.5, steps=60)
 
 
+@pytest.mark.slow
 def test_the_edge_at_the_minimum_of_one_layer_is_two_over_the_largest_curvature():
     loss = flowsim.LinearAttentionLoss(flowsim.LinearRegression(np.diag([0.5, 1.0, 2.0]), 10))
     best = loss.least_model()

@@ -91,14 +91,13 @@ def tends(f, expected, size):
 @pytest.mark.parametrize(
     "problem",
     [
-        functools.partial(deep, True, "plain"),
-        functools.partial(deep, False, "plain"),
-        functools.partial(deep, False, "covariance"),
-        functools.partial(deep, True, "noisy data"),
-        diagonal,
-        ridge,
+        pytest.param(functools.partial(deep, True, "plain"), id="balanced"),
+        pytest.param(functools.partial(deep, False, "plain"), id="unbalanced", marks=pytest.mark.slow),
+        pytest.param(functools.partial(deep, False, "covariance"), id="covariance", marks=pytest.mark.slow),
+        pytest.param(functools.partial(deep, True, "noisy data"), id="noisy data", marks=pytest.mark.slow),
+        pytest.param(diagonal, id="diagonal", marks=pytest.mark.slow),
+        pytest.param(ridge, id="ridge"),
     ],
-    ids=["balanced", "unbalanced", "covariance", "noisy data", "diagonal", "ridge"],
 )
 def test_the_limit_in_a_continuum_or_of_many_weights_is_known_to_ten_digits(problem):
     loss, start, f, exact = problem()

@@ -207,7 +207,10 @@ def _changed(space: Space, place: int) -> Space:
             problem = with_numbers(spec_of(space.tables({**example, **known})), numbers).build()
             loss, start = problem.loss, problem.start
         weights, rest = eqx.partition(start, eqx.is_inexact_array)
-        ways = [functools.partial(way, amount=amount, key=jax.random.key(seed)) for way in _changes(start).values()]
+        ways = [
+            functools.partial(way, amount=jnp.asarray(amount, dtype=float), key=jax.random.key(seed))
+            for way in _changes(start).values()
+        ]
         return loss, eqx.combine(jax.lax.switch(jnp.asarray(change, dtype=int), ways, weights), rest)
 
     return Space(axes, make=make, shapes=space.shaping, sized_by=space.sized_by)

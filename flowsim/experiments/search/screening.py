@@ -314,7 +314,7 @@ def _nowhere(reason: str) -> Margin:
 def _unmet(hypotheses: Sequence[Hypothesis]) -> tuple[tuple[str, ...], float]:
     """The names of the hypotheses that are not met, and their total distance from being met."""
     missed = [condition for condition in hypotheses if not condition.met]
-    return tuple(condition.name for condition in missed), sum(map(_distance, missed))
+    return tuple(condition.name for condition in missed), sum(map(_distance, missed), 0.0)
 
 
 def _distance(condition: Hypothesis) -> float:
