@@ -82,7 +82,7 @@ def test_iterates_of_a_quadratic_are_powers_whatever_the_schedule():
     np.testing.assert_allclose(decaying.models.x, products * start, rtol=1e-13)
     given = flowsim.gradient_descent(loss, model, sizes[:20], 20)
     np.testing.assert_array_equal(given.models.x, decaying.models.x)
-    some = flowsim.gradient_descent(loss, model, sizes[:20], 20, at=[3, 20])
+    some = flowsim.gradient_descent(loss, model, iter(sizes[:20]), 20, at=iter([3, 20]))
     np.testing.assert_array_equal(some.models.x, np.asarray(given.models.x)[[0, 3, 20]])
     np.testing.assert_allclose(some.t, [0, 3, 20])
 
@@ -127,6 +127,9 @@ def test_a_descent_is_repeated_bit_for_bit_and_read_back(tmp_path):
         ({"direction": "signs"}, 'did you mean "sign"'),
         ({"steps": 0}, "steps must be"),
         ({"at": [9]}, "at must be numbers from 1 to 5"),
+        ({"at": [np.nan]}, "at must be numbers from 1 to 5, but it holds NaN"),
+        ({"step_size": lambda k: np.ones(2)}, r"step_size at k = 0 must be one number, but its shape is \(2,\)"),
+        ({"steps": 10**14}, "steps must be small enough"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):

@@ -188,6 +188,31 @@ def test_the_least_norm_agrees_with_the_vertices_and_with_the_pseudoinverse(seed
         assert abs(value - 1.000001 * expected) > bound
 
 
+@pytest.mark.parametrize("factor", [2.0**-700, 2.0**-100, 2.0**60, 2.0**700])
+def test_the_least_norm_of_tiny_and_huge_numbers(factor):
+    X, y = np.asarray([[1.0, 2.0, 0.5], [0.0, 1.0, -1.0]]), np.asarray([1.0, 0.4])
+    for order in (1, 2):
+        value, bound = flowsim.least_norm(X, y, order=order)
+        assert flowsim.least_norm(factor * X, factor * y, order=order) == (value, bound)
+        other, within = flowsim.least_norm(X / factor, y, order=order)
+        assert other == factor * value and within == pytest.approx(factor * bound, rel=1e-9)
+
+
+def test_the_least_norm_of_equations_that_nearly_repeat_each_other():
+    """The solution is (1 - 1/gap, 1/gap)."""
+    for gap in (2.0**-10, 2.0**-18):
+        X, y = np.asarray([[1.0, 1.0, 0.0], [1.0, 1.0 + gap, 0.0]]), np.asarray([1.0, 2.0])
+        exact = {1: abs(1 - 1 / gap) + 1 / gap, 2: math.hypot(1 - 1 / gap, 1 / gap)}
+        for order in (1, 2):
+            value, bound = flowsim.least_norm(X, y, order=order)
+            assert abs(value - exact[order]) <= bound <= 1e-5 * value
+    for gap in (2.0**-44, 2.0**-52):
+        # Solvers that see no solution have to leave it open.
+        X = np.asarray([[1.0, 1.0], [1.0, 1.0 + gap]])
+        value, bound = flowsim.least_norm(X, np.asarray([1.0, 2.0]))
+        assert abs(value - (2 / gap - 1)) <= bound
+
+
 def test_a_least_norm_is_an_expected_side():
     """From a small start, |beta|_1 of a diagonal net tends to little more than the least one."""
     X, y = np.asarray([[1.0, 2.0, 0.5], [0.0, 1.0, -1.0]]), np.asarray([1.0, 0.4])

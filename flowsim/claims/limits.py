@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
+import scipy.linalg
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim._core import checks
@@ -22,6 +23,7 @@ from flowsim.flow.solvers.threads import blas_in_one_thread
 from flowsim.flow.trajectory import Trajectory
 
 _ROUNDING = 4 * np.finfo(float).eps
+_LEAST = float(np.finfo(float).tiny)
 
 End = tuple[PyTree, float]  # the last model, and a bound on the remaining length
 
@@ -120,12 +122,24 @@ def least_norm(X: ArrayLike | Iterable, y: ArrayLike | Iterable, *, order: int =
         checks.refuse("order", "1 or 2", f"it is {order}")
     if not 0 < m <= n:
         checks.refuse("X", "a matrix with at most as many rows as columns", f"it is {m} x {n}")
+    # Powers of two, so that tiny and huge numbers become moderate exactly.
+    (of_matrix, matrix), (of_right, right) = map(_moderate, (matrix, right))
     with blas_in_one_thread():
         steepness = least_singular_value(wide(matrix))
         if not steepness > 0:
             return 0.0, math.inf
-        below, above = _around(matrix, right, order, steepness)
-    return (above + below) / 2, (above - below) / 2 + _ROUNDING * above
+        try:
+            below, above = _around(matrix, right, order, steepness)
+        except (ArithmeticError, np.linalg.LinAlgError):
+            return 0.0, math.inf
+    back = lambda number: float(np.ldexp(number, of_right - of_matrix))
+    return back((above + below) / 2), back((above - below) / 2 + _ROUNDING * above) + _LEAST
+
+
+def _moderate(numbers: np.ndarray) -> tuple[int, np.ndarray]:
+    """An exponent, and an array without this power of two."""
+    exponent = int(np.frexp(np.max(np.abs(numbers), initial=0.0))[1])
+    return exponent, np.ldexp(numbers, -exponent)
 
 
 def _around(X: np.ndarray, y: np.ndarray, order: int, steepness: float) -> tuple[float, float]:
@@ -144,8 +158,9 @@ def _around(X: np.ndarray, y: np.ndarray, order: int, steepness: float) -> tuple
 def _shortest(X: np.ndarray, y: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
     """A solution of least norm and a solution of the dual problem, both up to rounding."""
     if order == 2:
-        dual = np.linalg.solve(X @ X.T, y)
-        return X.T @ dual, dual
+        basis, triangle = np.linalg.qr(X.T)
+        inside = scipy.linalg.solve_triangular(triangle.T, y, lower=True)
+        return basis @ inside, scipy.linalg.solve_triangular(triangle, inside)
     found = scipy.optimize.linprog(np.ones(2 * X.shape[1]), A_eq=np.hstack([X, -X]), b_eq=y, method="highs")
     if found.status != 0:
         raise ArithmeticError(f"no solution of least norm was found: {found.message}")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import equinox as eqx
 import flint
@@ -72,20 +73,21 @@ def gradient_descent(
     """
     check_model(model)
     steps = checks.count("steps", steps)
-    if not 0 <= momentum < 1:
-        checks.refuse("momentum", "at least 0 and below 1", f"it is {momentum}")
+    checks.within_memory("steps", steps)
+    if not checks.is_number(momentum) or not 0 <= momentum < 1:
+        checks.refuse("momentum", "at least 0 and below 1", f"it is {momentum!r:.60}")
     if direction not in _DIRECTIONS:
         came = f'it is "{direction}"{checks.nearest(str(direction), _DIRECTIONS)}'
         checks.refuse("direction", f"one of {', '.join(_DIRECTIONS)}", came)
     if direction != "gradient" and loss.speeds(model) is not None:
         checks.refuse("direction", '"gradient" where the weights flow at different speeds', f'it is "{direction}"')
     settings = Settings(DESCENT, 0.0, 0.0, momentum=float(momentum), direction=direction)
-    counts = np.arange(steps + 1) if at is None else _recorded(at, steps)
+    counts = range(steps + 1) if at is None else _recorded(at, steps)
     entries = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
-    if 8 * entries * counts.size > _MOST_BYTES:
-        came = f"{counts.size} models take {8e-9 * entries * counts.size:.1f} GB"
+    if 8 * entries * len(counts) > _MOST_BYTES:
+        came = f"{len(counts)} models take {8e-9 * entries * len(counts):.1f} GB"
         checks.refuse("at", f"numbers of steps whose models take at most {_MOST_BYTES / 1e9:.1f} GB", came)
-    found = descended(loss, model, step_sizes(step_size, steps), settings, counts)
+    found = descended(loss, model, step_sizes(step_size, steps), settings, np.asarray(counts))
     if not callable(step_size):
         return found
     # A function may change at steps that were not made.
@@ -95,9 +97,9 @@ def gradient_descent(
 def step_sizes(step_size: StepSize, steps: int) -> Float[np.ndarray, " all"]:
     """eta_k for k = 0, .., steps; see `gradient_descent`."""
     if callable(step_size):
-        sizes = np.asarray([float(step_size(k)) for k in range(steps + 1)])
+        sizes = np.append([], [_numbers(f"step_size at k = {k}", step_size(k), ()) for k in range(steps + 1)])
     else:
-        given = np.asarray(step_size, dtype=float)
+        given = _numbers("step_size", step_size)
         if given.shape not in ((), (steps,)):
             checks.refuse("step_size", f"one number or {steps} of them", f"it has the shape {given.shape}")
         sizes = np.full(steps + 1, given) if given.ndim == 0 else np.append(given, given[-1])
@@ -107,8 +109,24 @@ def step_sizes(step_size: StepSize, steps: int) -> Float[np.ndarray, " all"]:
     return sizes
 
 
+def _numbers(name: str, given: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """Numbers as an array, also those of an iterator; of one shape, if there is one to be."""
+    expected = "one number or a list of numbers" if shape is None else "one number"
+    try:
+        listed = isinstance(given, Iterable) and not hasattr(given, "__array__")
+        found = np.asarray(list(given) if listed else given, dtype=float)
+    except (TypeError, ValueError):
+        checks.refuse(name, expected, f"it is {given!r:.60}")
+    if shape is not None and found.shape != shape:
+        checks.refuse(name, expected, f"its shape is {found.shape}")
+    return found
+
+
 def _recorded(at: Numbers, steps: int) -> np.ndarray:
-    counts = np.unique(np.append(0, np.round(np.asarray(at, dtype=float)))).astype(int)
+    given = _numbers("at", at)
+    if not np.all(np.isfinite(given)):
+        checks.refuse("at", f"numbers from 1 to {steps}", "it holds NaN or infinity")
+    counts = np.unique(np.append(0, np.round(given))).astype(int)
     if counts.size < 2 or counts[0] < 0 or counts[-1] > steps:
         checks.refuse("at", f"numbers from 1 to {steps}", f"they go from {counts[0]} to {counts[-1]}")
     return counts
