@@ -10,9 +10,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
+from flowsim.cli.commands import COMMANDS
 from flowsim.cli.main import main
-
-_COMMANDS = ("run", "init", "claims", "check", "audit", "sweep", "refute", "sharpen")
 
 
 class CommandLine(SphinxDirective):
@@ -20,7 +19,8 @@ class CommandLine(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         text = [f"```text\n{_help()}\n```"]
-        text += [f"## flowsim {command}\n\n```text\n{_help(command)}\n```" for command in _COMMANDS]
+        names = [command.__name__ for command in COMMANDS]
+        text += [f"## flowsim {name}\n\n```text\n{_help(name)}\n```" for name in names]
         return self.parse_text_to_nodes("\n\n".join(text), allow_section_headings=True)
 
 
