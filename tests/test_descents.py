@@ -260,7 +260,7 @@ def test_a_schedule_is_not_known_beyond_the_steps_that_were_made():
     assert verdict_of(bounded(1.5), loss, flowsim.gradient_descent(loss, model, 0.9, 30)).until is None
 
 
-def test_a_claim_reads_the_momentum_and_no_accuracy_that_was_not_measured():
+def test_a_claim_reads_the_momentum_and_no_accuracy_that_was_not_measured(tmp_path):
     @flowsim.claim("test.settings", "test")
     def settings(descent):
         """beta = 0.5"""
@@ -275,6 +275,8 @@ def test_a_claim_reads_the_momentum_and_no_accuracy_that_was_not_measured():
     nothing = flowsim.Claim("test.nothing", "test", "no statement", largest, of_descent=True)
     loss, model = quadratic([0.5, 2.0], [1.0, 1.0])
     run = flowsim.gradient_descent(loss, model, 0.3, 20, momentum=0.5)
+    run.save(tmp_path / "run.npz")
+    assert verdict_of(settings, loss, flowsim.Trajectory.load(tmp_path / "run.npz", model)).verdict == "holds"
     assert run.certificates.energy_defect > 1e-3
     assert [str(one.verdict) for one in flowsim.judge([settings, defect], loss, run)] == ["holds", "unresolved"]
     with pytest.raises(ValueError, match=r"test\.nothing must be a function that returns what flowsim\.at_least does"):

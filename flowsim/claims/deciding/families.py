@@ -36,7 +36,7 @@ _LAG = 4.0  # the factor still grows by at most this many times its last growth
 _INTERVAL = 3.0  # times the distance that is still to go
 _BEYOND = 2.0  # times the interval: what lies further off is violated
 _CONFIDENCE = 0.99  # of the interval for a probability
-_SAME = 1e-9  # by a larger part two limits differ by more than rounding
+_SAME = 1e-9  # of its size: two limits that differ by less differ by rounding
 _TRUE = Judgement.HOLDS, Judgement.VACUOUS
 _TINY = float(np.finfo(float).tiny)
 
