@@ -364,7 +364,8 @@ def test_the_verdicts_say_what_is_known_and_list_no_claim_about_another_architec
 def test_the_report_and_its_figures_are_of_the_model(finished):
     model, folder, _ = finished
     figures = {path.stem for path in (folder / "out" / "figures").iterdir()}
-    assert figures == {"excess", "conservation"} | ({"distance-to-optimum"} if model == "looped" else set())
+    every = {"excess", "conservation", "modes", "weights"}
+    assert figures == every | ({"distance-to-optimum"} if model == "looped" else set())
     page = (folder / "out" / "report.html").read_text()
     assert f"{model}, " in page
     assert "least known loss" in page

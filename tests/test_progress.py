@@ -21,6 +21,7 @@ class Terminal(io.StringIO):
 
 def shown(monkeypatch, stream, **options) -> str:
     monkeypatch.setattr(progress, "_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress, "_DELAY", 0.0)
     monkeypatch.setattr(sys, "stderr", stream)
     with progress.progress_bar("judging", 3, unit="claim", **options) as bar:
         for _ in range(3):
@@ -35,9 +36,17 @@ def test_a_log_has_lines_and_no_carriage_returns(monkeypatch):
     assert any("3/3" in line for line in lines)
 
 
-def test_a_bar_is_shown_before_anything_is_done_and_bars_within_bars_stay_lines(monkeypatch):
+def test_a_terminal_has_a_bar_before_anything_is_done_and_a_log_only_of_what_takes_long(monkeypatch):
+    for stream, says in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress.progress_bar("judging", 3, unit="claim"):
+            assert ("judging:   0%" in stream.getvalue()) == says
+
+
+def test_bars_within_bars_stay_lines(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(progress, "_DELAY", 0.0)
     with progress.progress_bar("judging", 3, unit="claim"):
         assert stream.getvalue().startswith("judging:   0%")
         with progress.progress_bar("gradient flow", 100, unit="%") as inner:

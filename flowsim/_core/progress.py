@@ -1,4 +1,4 @@
-"""Progress bars, shown at once; in a log, a line at first and then every ten seconds."""
+"""Progress bars, shown at once; in a log, a line after two seconds and then every ten seconds."""
 
 import sys
 from typing import Any, TextIO
@@ -6,6 +6,7 @@ from typing import Any, TextIO
 from tqdm.auto import tqdm
 
 _BETWEEN_LINES = 10.0  # seconds
+_DELAY = 2.0  # seconds before the first line in a log, where a refusal should stand alone
 
 
 class _Lines:
@@ -36,5 +37,6 @@ def progress_bar(what: str, total: int, *, unit: str = "it", shown: bool = True)
     - shown: whether the bar is shown at all.
     """
     written_over = sys.stderr.isatty() or tqdm.__mro__[1].__module__ == "tqdm.notebook"
-    options: dict[str, Any] = {} if written_over else {"file": _Lines(sys.stderr), "mininterval": _BETWEEN_LINES}
+    log: dict[str, Any] = {"file": _Lines(sys.stderr), "mininterval": _BETWEEN_LINES, "delay": _DELAY}
+    options = {} if written_over else log
     return tqdm(total=total, desc=what, unit=unit, disable=not shown, leave=False, **options)
