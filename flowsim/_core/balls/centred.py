@@ -13,8 +13,8 @@ from jax.extend.core import JaxprEqn
 from jaxtyping import PyTree
 
 from flowsim._core.balls.array_moves import MOVES
-from flowsim._core.balls.enclosure import BITS, Traced, lower, upper
-from flowsim._core.balls.operations import Balls, UndecidedError
+from flowsim._core.balls.enclosure import BITS, Traced
+from flowsim._core.balls.operations import Balls
 from flowsim._core.balls.reading import Names, operations_with_names
 
 # Operations that are analytic everywhere, and those that are analytic wherever they are differentiable.
@@ -103,14 +103,3 @@ def common(ball: flint.arb, other: flint.arb) -> flint.arb:
 def not_negative(values: Balls) -> Balls:
     """Balls around values that are known to be nonnegative, cut off at zero."""
     return np.asarray(np.frompyfunc(lambda ball: ball.max(0) if ball.is_finite() else ball, 1, 1)(values), dtype=object)
-
-
-def middle_and_rest(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
-    """The middle of a matrix of balls, and a bound on the rest, whose norm bounds the change of eigenvalues (Weyl).
-
-    **Raises:** `UndecidedError` if an entry is not bounded.
-    """
-    low, high = lower(matrix), upper(matrix)
-    if not np.all(np.isfinite(high - low)):
-        raise UndecidedError("a derivative is not bounded")
-    return (low + high) / 2, (high - low) / 2
