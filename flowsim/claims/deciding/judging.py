@@ -60,10 +60,8 @@ def judge(
 ) -> Verdicts:
     """Judge claims along one flow or descent, in order; see `check`."""
     claims = tuple(claims)
-    evidence, verdicts = (
-        evidence_of(loss, trajectory, claims=claims, checkpoint=checkpoint, progress=progress),
-        Verdicts(),
-    )
+    evidence = evidence_of(loss, trajectory, claims=claims, checkpoint=checkpoint, progress=progress)
+    verdicts = Verdicts()
     with progress_bar("judging", len(claims), unit="claim", shown=progress) as bar:
         for claim in claims:
             verdicts.append(judge_on(claim, evidence))
