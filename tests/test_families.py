@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowsim
-from flowsim.claims.deciding.families import extrapolated
 from flowsim.claims.hypotheses import hypothesis
+from flowsim.claims.limits import extrapolated
 from flowsim.cli.main import main
 
 NUMBER = st.floats(-5, 5)

@@ -1,9 +1,10 @@
-"""The limit of a function of the model along a flow, and the least norm of a solution, with bounds on the errors."""
+"""Limits of functions along a flow and of sequences, and the least norm of a solution, with their errors."""
 
 import contextlib
 import contextvars
 import math
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,6 +25,11 @@ from flowsim.flow.trajectory import Trajectory
 
 _ROUNDING = 4 * np.finfo(float).eps
 _LEAST = float(np.finfo(float).tiny)
+_FEWEST = 5  # numbers whose limit can be extrapolated and checked
+_SLOWEST = 0.9  # the largest factor by which the differences may shrink
+_LOOK_BACK = 3  # differences, and factors, from which the last ones are estimated
+_LAG = 4.0  # the factor still grows by at most this many times its last growth
+_INTERVAL = 3.0  # times the distance that is still to go
 
 End = tuple[PyTree, float]  # the last model, and a bound on the remaining length
 
@@ -166,3 +172,58 @@ def _shortest(X: np.ndarray, y: np.ndarray, order: int) -> tuple[np.ndarray, np.
         raise ArithmeticError(f"no solution of least norm was found: {found.message}")
     plus, minus = np.split(found.x, 2)
     return plus - minus, found.eqlin.marginals
+
+
+class Interval(NamedTuple):
+    """A number and its error."""
+
+    centre: float
+    radius: float
+
+
+def extrapolated(values: np.ndarray, errors: np.ndarray) -> Interval | str:
+    """The limit of a sequence, extrapolated, or why it has none.
+
+    If the differences of a sequence q_1, q_2, .. shrink at least by a factor rho < 1 each, then
+    |lim q - q_n| <= |q_n - q_{n-1}| rho/(1 - rho). Here rho is read off the last differences, with their errors, and
+    taken larger if it still grows, as it does for a sequence like 1/n. The radius is three times this distance, and the
+    sequence must have predicted its own last member in the same way.
+
+    **Arguments:** values: the sequence; errors: of its members.
+    """
+    if values.size < _FEWEST:
+        return f"An extrapolation needs {_FEWEST} numbers or more, and there are {values.size}: add members."
+    # The last members can be known less well than those before: then they only confirm these.
+    clear = np.flatnonzero(np.abs(np.diff(values)) > errors[1:] + errors[:-1])
+    first = max(int(clear[-1]) + 2 if clear.size else 0, _FEWEST - 1)
+    end = first + int(np.argmin(errors[first - 1 :]))
+    found = _limit(values[:end], errors[:end])
+    before = found if end < values.size else _limit(values[:-1], errors[:-1])
+    if found is None or before is None:
+        return "It does not settle: its differences do not shrink fast enough. Let the parameter go further."
+    later = slice(min(end, values.size - 1), None)
+    if np.any(np.abs(values[later] - before.centre) > before.radius + errors[later]):
+        return "It does not settle: the last member is not where the others lead."
+    return found
+
+
+def _limit(values: np.ndarray, errors: np.ndarray) -> Interval | None:
+    moved, blur = np.diff(values), errors[1:] + errors[:-1]
+    most, least = np.abs(moved) + blur, np.maximum(np.abs(moved) - blur, 0.0)
+    clear = least > 0
+    if not clear.any():
+        return Interval(float(values[-1]), float(values.size * np.max(most)))
+    signs = np.sign(moved[clear])[-_LOOK_BACK:]
+    if not (np.all(signs == signs[-1]) or np.all(signs[1:] == -signs[:-1])):
+        return None
+    both = clear[1:] & clear[:-1]
+    usable = both if both.any() else clear[:-1]
+    if not usable.any():
+        return None
+    factors = (most[1:][usable] / least[:-1][usable])[-_LOOK_BACK:]
+    factor = np.max(factors) + _LAG * max(float(np.max(np.diff(factors), initial=0.0)), 0.0)
+    if not factor < _SLOWEST:
+        return None
+    # A difference can be small by accident.
+    last = np.max(most[-_LOOK_BACK:] * factor ** np.arange(min(_LOOK_BACK, most.size))[::-1])
+    return Interval(float(values[-1]), float(_INTERVAL * last * factor / (1 - factor) + errors[-1]))

@@ -1,9 +1,6 @@
 """Verdicts on families of problems: what holds of each member, a limit or a power of the parameter, a probability.
 
-A limit is extrapolated from a ladder of members. If the differences of a sequence q_1, q_2, .. shrink at least
-by a factor rho < 1 each, then |lim q - q_n| <= |q_n - q_{n-1}| rho/(1 - rho). Here rho is read off the last
-differences, with their errors, and taken larger if it still grows, as it does for a sequence like 1/n. The limit is
-taken to lie within three times this distance, and the sequence must have predicted its own last member in the same way.
+A limit is extrapolated from a ladder of members (`flowsim.claims.limits.extrapolated`).
 """
 
 import dataclasses
@@ -12,9 +9,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.stats
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from flowsim._core import checks
 from flowsim._core.progress import progress_bar
@@ -25,15 +24,11 @@ from flowsim.claims.deciding.judging import judge_or_note
 from flowsim.claims.deciding.verdict import Judgement, Verdict, Verdicts
 from flowsim.claims.evidence import Evidence
 from flowsim.claims.evidence.comparing import evaluated
+from flowsim.claims.limits import extrapolated
 from flowsim.flow.gradient_flow import gradient_flow
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.problem import AbstractSpec, spec_of, toml
 
-_FEWEST = 5  # numbers whose limit can be extrapolated and checked
-_SLOWEST = 0.9  # the largest factor by which the differences may shrink
-_LOOK_BACK = 3  # differences, and factors, from which the last ones are estimated
-_LAG = 4.0  # the factor still grows by at most this many times its last growth
-_INTERVAL = 3.0  # times the distance that is still to go
 _BEYOND = 2.0  # times the interval: what lies further off is violated
 _CONFIDENCE = 0.99  # of the interval for a probability
 _SAME = 1e-9  # of its size: two limits that differ by less differ by rounding
@@ -41,13 +36,6 @@ _TRUE = Judgement.HOLDS, Judgement.VACUOUS
 _TINY = float(np.finfo(float).tiny)
 
 Member = tuple[AbstractPopulationLoss, PyTree]
-
-
-class Interval(NamedTuple):
-    """A number and its error."""
-
-    centre: float
-    radius: float
 
 
 class Measured(NamedTuple):
@@ -308,69 +296,34 @@ def _alone(claim: Claim) -> Claim:
     return dataclasses.replace(claim, compare=lambda *read: dataclasses.replace(claim.compare(*read), family=None))
 
 
+def _above(claim: Claim, lower: float, size: float) -> Claim:
+    """The statement that the number of a trend exceeds a lower one. The two numbers are arguments of its program, which
+    serves all members.
+    """
+    compare = jax.tree_util.Partial(_exceeds, claim.compare, jnp.asarray(lower), jnp.asarray(size))
+    return dataclasses.replace(claim, compare=compare)
+
+
+def _exceeds(compare: Callable[..., Comparison], lower: Array, size: Array, *read: object) -> Comparison:
+    trend = compare(*read)
+    return at_least(trend.value, lower, size=size, allowance=trend.allowance)
+
+
 def _number(claim: Claim, evidence: Evidence, least: float) -> tuple[Verdict, float, float]:
     """The number that a claim returns for one member, and its error, from the verdict that it exceeds a lower number.
 
     **Arguments:** least: the error that it may have if its value is small.
     """
-
-    def above(lower: float, size: float, *read: Any) -> Comparison:
-        trend = claim.compare(*read)
-        return at_least(trend.value, lower, size=size, allowance=trend.allowance)
-
-    rough = dataclasses.replace(claim, compare=functools.partial(above, 0.0, 1.0))
+    rough = _above(claim, 0.0, 1.0)
     (case, *_), _ = followed(rough, evidence)
     value = float(case.panel.compared(rough, evidence.stated, case.padded).value[0])
     if not math.isfinite(value):
         return judge_or_note(rough, evidence), value, math.inf
     size = max(abs(value), least)
-    verdict = judge_or_note(dataclasses.replace(claim, compare=functools.partial(above, value - size, size)), evidence)
+    verdict = judge_or_note(_above(claim, value - size, size), evidence)
     if verdict.margin is None or verdict.floor is None:
         return verdict, value, math.inf
     return verdict, value + (verdict.margin - 1) * size, verdict.floor * size
-
-
-def extrapolated(values: np.ndarray, errors: np.ndarray) -> Interval | str:
-    """The limit of a sequence, with three times the distance that is estimated to remain; or why it has none.
-
-    **Arguments:** values: the sequence; errors: of its members.
-    """
-    if values.size < _FEWEST:
-        return f"An extrapolation needs {_FEWEST} numbers or more, and there are {values.size}: add members."
-    # The last members can be known less well than those before: then they only confirm these.
-    clear = np.flatnonzero(np.abs(np.diff(values)) > errors[1:] + errors[:-1])
-    first = max(int(clear[-1]) + 2 if clear.size else 0, _FEWEST - 1)
-    end = first + int(np.argmin(errors[first - 1 :]))
-    found = _limit(values[:end], errors[:end])
-    before = found if end < values.size else _limit(values[:-1], errors[:-1])
-    if found is None or before is None:
-        return "It does not settle: its differences do not shrink fast enough. Let the parameter go further."
-    later = slice(min(end, values.size - 1), None)
-    if np.any(np.abs(values[later] - before.centre) > before.radius + errors[later]):
-        return "It does not settle: the last member is not where the others lead."
-    return found
-
-
-def _limit(values: np.ndarray, errors: np.ndarray) -> Interval | None:
-    moved, blur = np.diff(values), errors[1:] + errors[:-1]
-    most, least = np.abs(moved) + blur, np.maximum(np.abs(moved) - blur, 0.0)
-    clear = least > 0
-    if not clear.any():
-        return Interval(float(values[-1]), float(values.size * np.max(most)))
-    signs = np.sign(moved[clear])[-_LOOK_BACK:]
-    if not (np.all(signs == signs[-1]) or np.all(signs[1:] == -signs[:-1])):
-        return None
-    both = clear[1:] & clear[:-1]
-    usable = both if both.any() else clear[:-1]
-    if not usable.any():
-        return None
-    factors = (most[1:][usable] / least[:-1][usable])[-_LOOK_BACK:]
-    factor = np.max(factors) + _LAG * max(float(np.max(np.diff(factors), initial=0.0)), 0.0)
-    if not factor < _SLOWEST:
-        return None
-    # A difference can be small by accident.
-    last = np.max(most[-_LOOK_BACK:] * factor ** np.arange(min(_LOOK_BACK, most.size))[::-1])
-    return Interval(float(values[-1]), float(_INTERVAL * last * factor / (1 - factor) + errors[-1]))
 
 
 def _compared(slack: float, radius: float, within: float, bounded: bool) -> tuple[Judgement, str]:
