@@ -12,12 +12,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from flowsim._core.text import in_tex
+from flowsim.claims import Judgement
 from flowsim.experiments.ablation import Ablation
 from flowsim.experiments.search.counterexample import Counterexample
 from flowsim.experiments.search.sharpening import Growth, Sharpening
 from flowsim.report.plots import positive, save, styled
 from flowsim.report.plots.axes import few_ticks
 from flowsim.report.plots.names import name_of
+from flowsim.report.plots.verdicts import COLOURS
 
 _WIDTH, _HEIGHT = 3.6, 3.2  # inches, of a panel
 _MOST_COLUMNS = 3
@@ -27,7 +29,10 @@ _WIDE = 10.0  # the ratio of the ends from which an axis is logarithmic
 _ROW, _LIFT = 0.55, 0.15  # inches for a hypothesis, and of a row between what stands and what fails
 _NAME = 34  # characters, in a line of a hypothesis
 _FARTHEST = 1e3  # factors beyond are drawn here
-_MARKERS = ("o", "#4a83bd", "the statement stands"), ("x", "#b3261e", "it fails")
+_MARKERS = (
+    ("o", COLOURS[Judgement.HOLDS], "the statement stands"),
+    ("x", COLOURS[Judgement.VIOLATED], "it fails"),
+)
 _SLIGHT = 0.05  # a smaller power is not written
 
 

@@ -17,7 +17,7 @@ from flowsim.report.plots.flows import Sized, on_axes
 SIDES = "sides-"  # what the names of the figures of both sides begin with
 _MOST = 8  # pictures of sides
 _JUDGED = (Judgement.VIOLATED, Judgement.UNRESOLVED, Judgement.HOLDS)
-_COLOURS = {Judgement.VIOLATED: "#b3261e", Judgement.UNRESOLVED: "#9a9a9a", Judgement.HOLDS: "#4a83bd"}
+COLOURS = {Judgement.VIOLATED: "#b3261e", Judgement.UNRESOLVED: "#9a9a9a", Judgement.HOLDS: "#4a83bd"}
 _HATCHES = {Judgement.VIOLATED: "////", Judgement.UNRESOLVED: "....", Judgement.HOLDS: ""}
 _LEAST = 1e-12  # of a tightness that is drawn; what is less has a bar of this length
 _CURVED = 20.0  # the ratio of values from which on an axis is logarithmic
@@ -122,7 +122,7 @@ def tightness(axes: Axes, verdicts: Iterable[Verdict]) -> Axes:
     axes.set_xscale("log")
     for row, verdict in enumerate(shown):
         ratio = max(float(verdict.tightness or 0.0), _LEAST)
-        colour, hatch = _COLOURS[verdict.verdict], _HATCHES[verdict.verdict]
+        colour, hatch = COLOURS[verdict.verdict], _HATCHES[verdict.verdict]
         axes.barh(row, ratio - low, left=low, color=colour, hatch=hatch, height=0.66, edgecolor="white", linewidth=0)
         text = in_tex(ratio) if verdict.verdict is Judgement.HOLDS else str(verdict.verdict)
         axes.annotate(text, (ratio, row), (4, 0), textcoords="offset points", va="center", fontsize=8)
@@ -163,9 +163,7 @@ def sides(axes: Axes, verdict: Verdict, both: Sides) -> Axes:
     if verdict.verdict is Judgement.VIOLATED and not points:
         fails = both.slack < -abs(verdict.floor or 0.0) * np.maximum(np.abs(both.bound), np.finfo(float).tiny)
         edge = axes.get_xaxis_transform()
-        axes.fill_between(
-            place, 0, 1, where=fails, transform=edge, color=_COLOURS[Judgement.VIOLATED], alpha=0.12, lw=0
-        )
+        axes.fill_between(place, 0, 1, where=fails, transform=edge, color=COLOURS[Judgement.VIOLATED], alpha=0.12, lw=0)
     worst = _worst(verdict, both)
     if worst is not None:
         axes.axvline(place[worst], color="C3", linestyle=":", lw=0.9)
