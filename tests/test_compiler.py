@@ -4,8 +4,12 @@ import os
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+import flowsim
+from flowsim._core import compiler
 from flowsim._core.compiler import prepare_compiler
 
 SCRIPT = """
@@ -82,3 +86,25 @@ def test_preparing_the_compiler_twice_is_preparing_it_once(monkeypatch):
     once = os.environ["XLA_FLAGS"]
     prepare_compiler()
     assert os.environ["XLA_FLAGS"] == once == "--xla_cpu_use_fusion_emitters=false"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts memory maps")
+@pytest.mark.parametrize("most", [10, 10**9])
+def test_programs_are_forgotten_before_their_memory_maps_end_the_process(tmp_path, monkeypatch, most):
+    """A flow and a verdict look first; a process that is far from the limit keeps its programs."""
+    limit = tmp_path / "max_map_count"
+    limit.write_text(f"{most}\n")
+    monkeypatch.setattr(compiler, "_MOST_MAPS", limit)
+    loss = flowsim.FunctionLoss(lambda w: jnp.sum(w**2), minimum=0.0)
+    claim = flowsim.Claim("decays", "notes", "the loss decays", lambda loss, flow: flowsim.at_most(flow.excess, 1.0))
+    forgotten = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: forgotten.append(True))
+    flow = flowsim.gradient_flow(loss, jnp.ones(2), t1=1.0)
+    for look in (
+        lambda: flowsim.gradient_flow(loss, jnp.ones(2), t1=1.0),
+        lambda: flowsim.judge(claim, loss, flow),
+    ):
+        forgotten.clear()
+        monkeypatch.setattr(compiler, "_counted", 0.0)
+        look()
+        assert bool(forgotten) is (most == 10)

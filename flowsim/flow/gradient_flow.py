@@ -14,6 +14,7 @@ from jaxtyping import ArrayLike, PyTree
 
 from flowsim._core import checks
 from flowsim._core import hosts as hosts
+from flowsim._core.compiler import forget_programs
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Scalar
 from flowsim.flow.course import Course, changes, next_chunk, steps_in_turns
@@ -100,6 +101,7 @@ def gradient_flow(
 
     **Raises:** `ValueError` on bad arguments.
     """
+    forget_programs()
     stop = Stop() if stop is None else stop
     if isinstance(loss, MonteCarloLoss):
         # The weights that suit the samples best have less loss on these than any others, the best for all included.

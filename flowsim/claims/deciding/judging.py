@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from flowsim._core.checks import refuse
+from flowsim._core.compiler import forget_programs
 from flowsim._core.documents import ForeignFileError
 from flowsim._core.progress import progress_bar
 from flowsim._core.text import TRACEBACK, in_short, out_of_memory
@@ -111,6 +112,7 @@ def judge_or_note(claim: Claim, evidence: Evidence | DescentEvidence) -> Verdict
 @not_finite
 def judge_on(claim: Claim, evidence: Evidence | DescentEvidence) -> Verdict:
     """Judge one claim on evidence, which several claims may share."""
+    forget_programs()
     is_descent = isinstance(evidence, DescentEvidence)
     if claim.along_flow and claim.of_descent != is_descent:
         kinds = ("gradient_flow", "gradient_descent")

@@ -187,7 +187,7 @@ def _judged_alone(claim: Claim, evidence: Evidence) -> Document:
     global _judged
     _judged += 1
     if _judged % _CASES == 0:
-        # Each compiled program holds memory maps, of which Linux allows a process 65,530. The disk keeps the programs.
+        # The compiled programs of many problems hold gigabytes of memory. The disk keeps them.
         jax.clear_caches()
     run = evidence.trajectory
     status, certificates = (evidence.status, run.certificates) if claim.along_flow else (None, None)
