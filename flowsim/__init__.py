@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
     from flowsim.losses import AttentionLoss as AttentionLoss
     from flowsim.losses import DiagonalLayersLoss as DiagonalLayersLoss
+    from flowsim.losses import FiniteLoss as FiniteLoss
     from flowsim.losses import FunctionLoss as FunctionLoss
     from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
     from flowsim.losses import LoopedLoss as LoopedLoss
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
     from flowsim.tasks import LinearRegression as LinearRegression
     from flowsim.tasks import RandomCovarianceRegression as RandomCovarianceRegression
     from flowsim.tasks import SpectralRegression as SpectralRegression
+    from flowsim.tasks import multinomial_outcomes as multinomial_outcomes
     from flowsim.tasks.covariance_laws import DiagonalLaw as DiagonalLaw
     from flowsim.tasks.covariance_laws import SampledLaw as SampledLaw
 
@@ -125,7 +127,9 @@ __version__ = VERSION
 
 _HOMES = {
     "flowsim._core.compiler": "setup",
-    "flowsim.tasks": "JointLaw LengthLaw LinearRegression RandomCovarianceRegression SpectralRegression",
+    "flowsim.tasks": (
+        "JointLaw LengthLaw LinearRegression RandomCovarianceRegression SpectralRegression multinomial_outcomes"
+    ),
     "flowsim.tasks.covariance_laws": "DiagonalLaw SampledLaw",
     "flowsim.models": (
         "Decoder DiagonalLayers FactoredMultiHeadAttention GradientDescentStep LinearAttention "
@@ -135,9 +139,9 @@ _HOMES = {
     ),
     "flowsim.moments": "TracePolynomial wishart_expectation",
     "flowsim.losses": (
-        "AbstractPopulationLoss AttentionLoss DiagonalLayersLoss FunctionLoss LinearAttentionLoss LoopedLoss "
-        "MaskedAttentionLoss MonteCarloLoss MultiHeadLoss MultiLayerLoss RandomCovarianceLoss Reparametrized "
-        "ScalarLayersLoss ScalarLoopLoss SpectralAttentionLoss"
+        "AbstractPopulationLoss AttentionLoss DiagonalLayersLoss FiniteLoss FunctionLoss LinearAttentionLoss "
+        "LoopedLoss MaskedAttentionLoss MonteCarloLoss MultiHeadLoss MultiLayerLoss RandomCovarianceLoss "
+        "Reparametrized ScalarLayersLoss ScalarLoopLoss SpectralAttentionLoss"
     ),
     "flowsim.losses.prompt_risk": "risk",
     "flowsim.flow.descent": "gradient_descent",

@@ -1,0 +1,166 @@
+"""An exact population loss over finitely many prompts, for any model."""
+
+import math
+from collections.abc import Callable, Iterable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, PyTree
+
+from flowsim._core import checks
+from flowsim._core.types import Scalar
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+
+RESIDUALS = ("squared", "cross-entropy")
+_ROUNDING = 1e-12
+_SERIES = [1 / math.factorial(n) for n in range(22, 1, -1)]  # of (e^c - 1 - c)/c^2, to rounding for |c| <= 1
+
+
+class FiniteLoss(AbstractPopulationLoss):
+    """L = sum_i p_i l(f(x_i), y_i) over all prompts x_i that there are, for any model f, softmax attention included.
+
+    Prompts that the model cannot tell apart may be merged, with the sum of their probabilities. The errors are
+
+        "squared":         l = |f(x) - y|^2 / 2,
+        "cross-entropy":   l = -sum_j y_j log softmax(f(x))_j = H(y) + KL(y || softmax(f(x))).
+
+    The divergence is computed as a sum of positive terms. So the excess and the gradient keep the relative accuracy of
+    the differences between logits and log y, however small these are.
+
+    **Arguments:**
+
+    - prompts: a pytree of arrays whose first axis is the prompts, such as counts, tokens, or a batch of `Prompt`.
+    - targets: (prompts, ..) the labels y_i; for "cross-entropy" the law of the label of each prompt, (prompts, labels).
+    - probabilities: (prompts,) positive, with sum 1.
+    - residual: "squared" or "cross-entropy".
+    - predict: (model, one prompt) -> the prediction, for "cross-entropy" logits; default ``model(prompt)``.
+    - realizable: whether some weights, or a limit of weights, predict every target, so that the minimum is 0, or the
+      mean entropy of the targets. Otherwise the minimum is unknown.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+
+    prompts: PyTree
+    targets: Float[Array, "prompts ..."]
+    probabilities: Float[Array, " prompts"]
+    predict: Callable[[PyTree, PyTree], Array] | None
+    minimum: Scalar
+    minimum_kind: MinimumKind = eqx.field(static=True)
+    residual: str = eqx.field(static=True)
+    realizable: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        prompts: PyTree,
+        targets: ArrayLike | Iterable,
+        probabilities: ArrayLike | Iterable,
+        *,
+        residual: str = "squared",
+        predict: Callable[[PyTree, PyTree], Array] | None = None,
+        realizable: bool = False,
+    ):
+        if residual not in RESIDUALS:
+            checks.refuse("residual", f"one of {', '.join(RESIDUALS)}", f'it is "{residual}"')
+        self.residual, self.predict, self.realizable = residual, predict, realizable
+        self.probabilities = _law("probabilities", checks.as_array("probabilities", probabilities, (None,)))
+        if checks.is_concrete(self.probabilities) and np.min(np.asarray(self.probabilities)) == 0:
+            checks.refuse("probabilities", "positive", "they hold 0 (leave out prompts that never come)")
+        count = self.probabilities.size
+        axes = 2 if residual == "cross-entropy" else max(np.ndim(targets), 1)  # pyright: ignore[reportArgumentType]
+        self.targets = checks.as_array("targets", targets, (count, *[None] * (axes - 1)))
+        if residual == "cross-entropy":
+            _law("targets", self.targets)
+        self.prompts = jax.tree.map(jnp.asarray, prompts)
+        for leaf in jax.tree.leaves(self.prompts):
+            if leaf.shape[:1] != (count,):
+                expected = f"arrays with {count} prompts, one for each probability, on the first axis"
+                checks.refuse("prompts", expected, f"the shape of one is {leaf.shape}")
+        self.minimum = self._least if realizable else jnp.asarray(jnp.nan)
+        self.minimum_kind = MinimumKind.EXACT if realizable else MinimumKind.UNKNOWN
+
+    def __call__(self, model: PyTree) -> Scalar:
+        return self._least + self._above(model)
+
+    def excess(self, model: PyTree) -> Scalar:
+        return self._above(model) if self.realizable else jnp.asarray(jnp.nan)
+
+    def conserved(self, model: PyTree) -> None:
+        return None
+
+    def least_model(self) -> None:
+        return None
+
+    @property
+    def _least(self) -> Scalar:
+        """The loss of predictions that equal the targets."""
+        if self.residual == "squared":
+            return jnp.zeros(())
+        return self.probabilities @ jnp.sum(jax.scipy.special.entr(self.targets), axis=1)
+
+    def _above(self, model: PyTree) -> Scalar:
+        """The loss above that of predictions that equal the targets."""
+        predict = self.predict or (lambda model, prompt: model(prompt))
+        predictions = jnp.asarray(jax.vmap(lambda prompt: predict(model, prompt))(self.prompts))
+        if predictions.shape != self.targets.shape:
+            expected, came = checks.shape_text(self.targets.shape[1:]), checks.shape_text(predictions.shape[1:])
+            checks.refuse("model", f"one whose prediction has the shape {expected} of a target", f"it has {came}")
+        if self.residual == "squared":
+            errors = jnp.square(predictions - self.targets).reshape(self.probabilities.size, -1)
+            return self.probabilities @ jnp.sum(errors, axis=1) / 2
+        return self.probabilities @ jax.vmap(_divergence)(predictions, self.targets)
+
+
+def _law(name: str, values: Float[Array, "... n"]) -> Float[Array, "... n"]:
+    """Probabilities along the last axis; an error beyond rounding is refused."""
+    if checks.is_concrete(values):
+        known = np.asarray(values)
+        if known.size == 0:
+            checks.refuse(name, "probabilities", f"their shape is {known.shape}")
+        if np.min(known) < 0:
+            checks.refuse(name, "probabilities", f"they hold {np.min(known):g}")
+        sums = [math.fsum(row) for row in known.reshape(-1, known.shape[-1])]
+        worst = max(sums, key=lambda total: abs(total - 1))
+        if abs(worst - 1) > _ROUNDING:
+            checks.refuse(name, "probabilities with sum 1", f"their sum is {worst:.15g}")
+    return values
+
+
+def _divergence(logits: Float[Array, " n"], law: Float[Array, " n"]) -> Scalar:
+    """KL(law || softmax(logits)), as the log of 1 + sum_j law_j (e^c_j - 1 - c_j) with c = logits - log law, less its
+    mean under the law. Labels of probability 0 add law_j e^c_j alone.
+    """
+    held, top = law > 0, jnp.max(law)
+    relative = logits - jnp.log(jnp.where(held, law, top) / top)
+    mean = jnp.sum(law * relative) / jnp.sum(law)
+    scores = logits + jnp.log(top) - mean  # log softmax(logits) + KL
+    # A divergence is at least the largest score. A shift by it keeps exponentials finite, and changes nothing else.
+    shift = jax.lax.stop_gradient(jnp.maximum(jnp.max(scores), 0.0))
+    centred = jnp.where(held, relative - mean, 0.0)
+    terms = jnp.where(held, law * _beyond_line(centred, shift), jnp.exp(jnp.where(held, 0.0, scores) - shift))
+    return shift + jnp.log1p(jnp.expm1(-shift) + jnp.sum(terms))
+
+
+@jax.custom_jvp
+def _beyond_line(c: Float[Array, " n"], shift: Scalar) -> Float[Array, " n"]:
+    """e^-shift (e^c - 1 - c), without cancellation at c = 0 and without branches, which would be kinks in balls."""
+    near = jnp.clip(c, -1.0, 1.0)
+    series = near**2 * jnp.polyval(jnp.asarray(_SERIES), near)
+    return jnp.exp(-shift) * (series - (c - near)) + _rest(c, near, shift)
+
+
+@jax.custom_jvp
+def _slope(c: Float[Array, " n"], shift: Scalar) -> Float[Array, " n"]:
+    """e^-shift (e^c - 1), the derivative by c."""
+    near = jnp.clip(c, -1.0, 1.0)
+    return jnp.exp(-shift) * jnp.expm1(near) + _rest(c, near, shift)
+
+
+def _rest(c: Float[Array, " n"], near: Float[Array, " n"], shift: Scalar) -> Float[Array, " n"]:
+    """e^-shift (e^c - e^near), exactly 0 for c = near, where fused operations would leave rounding."""
+    return jnp.exp(jnp.maximum(c, near) - shift) * jnp.sign(c - near) * -jnp.expm1(-jnp.abs(c - near))
+
+
+_beyond_line.defjvps(lambda dc, _, c, shift: _slope(c, shift) * dc, None)
+_slope.defjvps(lambda dc, _, c, shift: jnp.exp(c - shift) * dc, None)

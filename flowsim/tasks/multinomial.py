@@ -1,0 +1,49 @@
+"""All counts of independent tokens."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from flowsim._core import checks
+
+_ROUNDING = 1e-12
+
+
+def multinomial_outcomes(
+    tokens: int, probabilities: Sequence[float | Fraction]
+) -> tuple[Int[np.ndarray, "outcomes K"], Float[np.ndarray, " outcomes"]]:
+    """All counts of K features among independent tokens, and the probability of each, correctly rounded.
+
+    P(c) = N!/(c_1! .. c_K!) prod_k p_k^c_k, in whole numbers. A model that does not see the order of its tokens sees
+    the counts only, C(N + K - 1, K - 1) in place of K^N prompts.
+
+    **Arguments:** tokens: N; probabilities: (K,) of each feature, positive, with sum 1; fractions count exactly.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    tokens, count = checks.count("tokens", tokens), len(probabilities)
+    parts = [Fraction(p) if math.isfinite(p) else Fraction(-1) for p in probabilities]
+    if not parts or min(parts) <= 0 or abs(sum(parts) - 1) > _ROUNDING:
+        came = f"they are {', '.join(f'{float(p):.6g}' for p in probabilities)}"
+        checks.refuse("probabilities", "positive with sum 1", came)
+    checks.within_memory("tokens", math.comb(tokens + count - 1, count - 1) * count)
+    unit = math.lcm(*(p.denominator for p in parts))
+    weights = [int(p * unit) for p in parts]
+    bars = itertools.combinations(range(tokens + count - 1), count - 1)
+    edges = np.array([(-1, *places, tokens + count - 1) for places in bars])
+    counts = np.diff(edges, axis=1) - 1
+    # The exact sum divides, so that the given numbers may be rounded. A quotient of integers rounds once.
+    factors = [[weight**n for n in range(tokens + 1)] for weight in weights]
+    orders, total = [math.factorial(n) for n in range(tokens + 1)], sum(weights) ** tokens
+    values = [
+        orders[tokens]
+        // math.prod(orders[n] for n in row)
+        * math.prod(f[n] for f, n in zip(factors, row, strict=True))
+        / total
+        for row in counts.tolist()
+    ]
+    return counts, np.array(values)
