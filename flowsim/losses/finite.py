@@ -15,7 +15,7 @@ from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
 
 RESIDUALS = ("squared", "cross-entropy")
 _ROUNDING = 1e-12
-_SERIES = [1 / math.factorial(n) for n in range(22, 1, -1)]  # of (e^c - 1 - c)/c^2, to rounding for |c| <= 1
+_FAR, _DOUBLINGS, _ORDERS = 200.0, 12, range(11, 1, -1)  # to rounding, as 200/2^12 is small
 
 
 class FiniteLoss(AbstractPopulationLoss):
@@ -134,33 +134,30 @@ def _divergence(logits: Float[Array, " n"], law: Float[Array, " n"]) -> Scalar:
     held, top = law > 0, jnp.max(law)
     relative = logits - jnp.log(jnp.where(held, law, top) / top)
     mean = jnp.sum(law * relative) / jnp.sum(law)
-    scores = logits + jnp.log(top) - mean  # log softmax(logits) + KL
-    # A divergence is at least the largest score. A shift by it keeps exponentials finite, and changes nothing else.
-    shift = jax.lax.stop_gradient(jnp.maximum(jnp.max(scores), 0.0))
-    centred = jnp.where(held, relative - mean, 0.0)
-    terms = jnp.where(held, law * _beyond_line(centred, shift), jnp.exp(jnp.where(held, 0.0, scores) - shift))
+    c = jnp.where(held, relative - mean, 0.0)
+    scores = logits + jnp.log(top) - mean  # of law_j e^c_j
+    # The divergence is at least the largest score. A shift changes nothing else than how large exponentials are.
+    shift = jax.lax.stop_gradient(jnp.maximum(jnp.max(scores) - _FAR, 0.0))
+    near = held & (jnp.square(c) < _FAR**2)
+    far = jnp.exp(scores - shift) - law * jnp.exp(-shift) * (1 + c)
+    terms = jnp.where(near, law * jnp.exp(-shift) * _beyond_line(jnp.where(near, c, 0.0)), far)
     return shift + jnp.log1p(jnp.expm1(-shift) + jnp.sum(terms))
 
 
 @jax.custom_jvp
-def _beyond_line(c: Float[Array, " n"], shift: Scalar) -> Float[Array, " n"]:
-    """e^-shift (e^c - 1 - c), without cancellation at c = 0 and without branches, which would be kinks in balls."""
-    near = jnp.clip(c, -1.0, 1.0)
-    series = near**2 * jnp.polyval(jnp.asarray(_SERIES), near)
-    return jnp.exp(-shift) * (series - (c - near)) + _rest(c, near, shift)
+def _beyond_line(c: Float[Array, " n"]) -> Float[Array, " n"]:
+    """h(c) = e^c - 1 - c for |c| < 200, without cancellation: by h(2x) = (e^x - 1)^2 + 2 h(x) from a series.
+
+    A series near 0 and e^c - 1 - c elsewhere would make a branch, which is a kink in ball arithmetic.
+    """
+    x = c / 2**_DOUBLINGS
+    above, series = jnp.expm1(x), jnp.zeros_like(x)
+    for order in _ORDERS:
+        series = series * x + 1 / math.factorial(order)
+    beyond = x**2 * series
+    for _ in range(_DOUBLINGS):
+        above, beyond = above * (above + 2), above**2 + 2 * beyond
+    return beyond
 
 
-@jax.custom_jvp
-def _slope(c: Float[Array, " n"], shift: Scalar) -> Float[Array, " n"]:
-    """e^-shift (e^c - 1), the derivative by c."""
-    near = jnp.clip(c, -1.0, 1.0)
-    return jnp.exp(-shift) * jnp.expm1(near) + _rest(c, near, shift)
-
-
-def _rest(c: Float[Array, " n"], near: Float[Array, " n"], shift: Scalar) -> Float[Array, " n"]:
-    """e^-shift (e^c - e^near), exactly 0 for c = near, where fused operations would leave rounding."""
-    return jnp.exp(jnp.maximum(c, near) - shift) * jnp.sign(c - near) * -jnp.expm1(-jnp.abs(c - near))
-
-
-_beyond_line.defjvps(lambda dc, _, c, shift: _slope(c, shift) * dc, None)
-_slope.defjvps(lambda dc, _, c, shift: jnp.exp(c - shift) * dc, None)
+_beyond_line.defjvps(lambda slope, _, c: jnp.expm1(c) * slope)
