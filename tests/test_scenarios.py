@@ -89,6 +89,17 @@ def test_softmax_attention(tmp_path: pathlib.Path):
     assert (tmp_path / "softmax_attention.png").stat().st_size > 10_000
 
 
+def test_softmax_finite_features(tmp_path: pathlib.Path):
+    verdicts = run("softmax_finite_features", tmp_path)
+    holds, violated = Judgement.HOLDS, Judgement.VIOLATED
+    found = {name: [verdict.verdict for verdict in of_law] for name, of_law in verdicts.items()}
+    assert found == {
+        "equal features": [holds, holds, holds, violated, holds],
+        "unequal features": [holds, violated, holds, violated, holds],
+    }
+    assert (tmp_path / "softmax_finite_features.png").stat().st_size > 10_000
+
+
 def test_covariate_shift(tmp_path: pathlib.Path):
     risks, verdicts = run("zhang2023_covariate_shift", tmp_path)
     # The limit of covariates doubled: (c^2 - 1)^2 c^2 tr Lambda = 9 tr(4 Lambda) as M, N -> infinity.

@@ -64,14 +64,13 @@ class FiniteLoss(AbstractPopulationLoss):
         if residual not in RESIDUALS:
             checks.refuse("residual", f"one of {', '.join(RESIDUALS)}", f'it is "{residual}"')
         self.residual, self.predict, self.realizable = residual, predict, realizable
-        self.probabilities = _law("probabilities", checks.as_array("probabilities", probabilities, (None,)))
-        if checks.is_concrete(self.probabilities) and np.min(np.asarray(self.probabilities)) == 0:
-            checks.refuse("probabilities", "positive", "they hold 0 (leave out prompts that never come)")
+        self.probabilities = checks.as_array("probabilities", probabilities, (None,))
+        _check_law("probabilities", self.probabilities, "positive", lambda p: p > 0)
         count = self.probabilities.size
         axes = 2 if residual == "cross-entropy" else max(np.ndim(targets), 1)  # pyright: ignore[reportArgumentType]
         self.targets = checks.as_array("targets", targets, (count, *[None] * (axes - 1)))
         if residual == "cross-entropy":
-            _law("targets", self.targets)
+            _check_law("targets", self.targets, "at least 0", lambda p: p >= 0)
         self.prompts = jax.tree.map(jnp.asarray, prompts)
         for leaf in jax.tree.leaves(self.prompts):
             if leaf.shape[:1] != (count,):
@@ -112,19 +111,18 @@ class FiniteLoss(AbstractPopulationLoss):
         return self.probabilities @ jax.vmap(_divergence)(predictions, self.targets)
 
 
-def _law(name: str, values: Float[Array, "... n"]) -> Float[Array, "... n"]:
-    """Probabilities along the last axis; an error beyond rounding is refused."""
-    if checks.is_concrete(values):
-        known = np.asarray(values)
-        if known.size == 0:
-            checks.refuse(name, "probabilities", f"their shape is {known.shape}")
-        if np.min(known) < 0:
-            checks.refuse(name, "probabilities", f"they hold {np.min(known):g}")
-        sums = [math.fsum(row) for row in known.reshape(-1, known.shape[-1])]
-        worst = max(sums, key=lambda total: abs(total - 1))
-        if abs(worst - 1) > _ROUNDING:
-            checks.refuse(name, "probabilities with sum 1", f"their sum is {worst:.15g}")
-    return values
+def _check_law(
+    name: str, values: Float[Array, "... n"], sign: str, has_sign: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    """Refuse what are not probabilities along the last axis. A sum that differs from 1 by rounding is accepted."""
+    if not checks.is_concrete(values):
+        return
+    known = np.asarray(values)
+    for value in known[~has_sign(known)]:
+        checks.refuse(name, sign, f"they hold {value:g}")
+    for total in map(math.fsum, known.reshape(-1, known.shape[-1])):
+        if abs(total - 1) > _ROUNDING:
+            checks.refuse(name, "probabilities with sum 1", f"their sum is {total:.15g}")
 
 
 def _divergence(logits: Float[Array, " n"], law: Float[Array, " n"]) -> Scalar:

@@ -10,7 +10,7 @@ from flowsim.problem.model_table import ModelTable
 
 
 def _no_exact_loss(model: ModelTable, task: Task, kind: str) -> NoReturn:
-    raise NotImplementedError("softmax attention has no exact loss: a resolved table has a sampled one")
+    raise NotImplementedError("softmax attention has no exact loss on Gaussian prompts: the table has a sampled one")
 
 
 def _random(table: InitTable, d: int, model: ModelTable) -> SoftmaxAttention:
