@@ -3,9 +3,9 @@
 **Source:** zhang2023 (Trained Transformers Learn Linear Models In-Context), section 3.2: the softmax module and (3.3).
 
 **What it shows:** linear attention predicts the same with (U11, u_{-1}) and (-U11, -u_{-1}); its exact flow ends at
-(4.1) from either. On these prompts softmax attention has no exact loss: its flows run on disjoint sets of draws, with
-their spread as a 95% band, and end higher. The two signs are two basins: for U11 > 0 the query, whose label is 0, attends to
-itself more than evenly; for U11 < 0 hardly, and the layer looks at the examples that point away from it.
+(4.1) from either. Softmax attention has no exact loss on Gaussian prompts: its flows run on disjoint sets of them,
+with their spread as a 95% band, and end higher. The two signs are two basins: for U11 > 0 the query, whose label is 0,
+attends to itself more than evenly; for U11 < 0 hardly, and the layer looks at the examples that point away from it.
 
 **What would falsify it:** bands at the end that meet, or reach linear attention; fresh prompts that say otherwise.
 """

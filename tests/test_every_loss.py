@@ -78,9 +78,10 @@ def predict(scores, counts):
 def make(scale: float = 0.1):
     counts, chances = flowsim.multinomial_outcomes(4, (0.5, 0.5))
     held = counts[:, 0] > 0
-    targets = np.broadcast_to([1.0, 0.0], counts[held].shape)
     counts, chances = counts[held].astype(float), chances[held] / np.sum(chances[held])
-    return flowsim.FiniteLoss(counts, targets, chances, predict=predict, realizable=True), scale * jnp.array([1.0, -1.0])
+    targets = np.broadcast_to([1.0, 0.0], counts.shape)
+    loss = flowsim.FiniteLoss(counts, targets, chances, predict=predict, realizable=True)
+    return loss, scale * jnp.array([1.0, -1.0])
 
 
 @flowsim.claim("mine.sum", "my notes", problems=({"make": make, "flow": {"t1": 1.0}},))
@@ -91,13 +92,14 @@ def conserved(flow):
 
 @flowsim.claim("mine.grows", "my notes", problems=({"make": make, "flow": {"t1": 1.0}},))
 def grows(flow):
-    "attention to the feature of the query grows"
+    "the score of the query's feature grows"
     return flowsim.at_least(flow.velocity[:, 0], 0.0, size=flow.velocity[:, 0])
+
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["run", "sweep", "check", "audit", "certify"])
+@pytest.mark.parametrize("command", ["run", "sweep", "check", "audit"])
 def test_a_finite_loss_of_a_users_file_goes_through_every_command(command, tmp_path, capsys):
     file, out = tmp_path / "own.py", tmp_path / "out"
     file.write_text(OWN)
@@ -105,17 +107,13 @@ def test_a_finite_loss_of_a_users_file_goes_through_every_command(command, tmp_p
         "run": [f"{file}:make", "--set", "flow.t1=1", "--out", str(out), "--quiet"],
         "sweep": [f"{file}:make", "--over", "scale=0.1,0.2", "--set", "flow.t1=1", "--out", str(out), "--quiet"],
         "check": [f"{file}:grows"],
-        "audit": ["--paper", str(file), "--out", str(out), "--quiet"],
-        "certify": [f"{file}:grows", f"{file}:make", "--until", "1", "--out", str(out)],
+        "audit": ["--paper", str(file), "--out", str(out)],
     }
     assert main.main([command, *words[command]]) == 0, capsys.readouterr().err
     if command == "run":
         verdicts = json.loads((out / "verdicts.json").read_text())
         assert verdicts["status"] == "reached-t1"
-        assert {one["id"]: one["verdict"] for one in verdicts["verdicts"]} == {
-            "mine.sum": "holds",
-            "mine.grows": "holds",
-        }
+        assert {one["verdict"] for one in verdicts["claims"]} == {"holds"}
     if command == "sweep":
         assert np.all(Map.load(out)["outcome"] != "failed")
     if command == "check":

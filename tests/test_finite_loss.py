@@ -85,7 +85,8 @@ def test_nodes_of_a_quadrature_give_the_exact_loss_of_linear_attention():
     grid = np.stack(np.meshgrid(*[nodes] * 4, indexing="ij")).reshape(4, -1)
     w, *x, query = grid
     chances = np.prod(np.stack(np.meshgrid(*[weights / np.sum(weights)] * 4)).reshape(4, -1), axis=0)
-    prompts = Prompt(np.stack(x, axis=1)[..., None], np.stack(x, axis=1) * w[:, None], query[:, None])
+    inputs = np.stack(x, axis=1)
+    prompts = jax.vmap(Prompt)(inputs[..., None], inputs * w[:, None], query[:, None])
     model = flowsim.LinearAttention([[0.7]], 0.4)
     value, _, slope = numbers(FiniteLoss(prompts, w * query, chances), model)
     exact, _, exact_slope = numbers(flowsim.LinearAttentionLoss(flowsim.LinearRegression([[1.0]], 2)), model)

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +14,7 @@ _ROUNDING = 1e-12
 
 
 def multinomial_outcomes(
-    tokens: int, probabilities: Sequence[float | Fraction]
+    tokens: int, probabilities: Iterable
 ) -> tuple[Int[np.ndarray, "outcomes K"], Float[np.ndarray, " outcomes"]]:
     """All counts of K features among independent tokens, and the probability of each, correctly rounded.
 
@@ -25,11 +25,11 @@ def multinomial_outcomes(
 
     **Raises:** `ValueError` naming the argument.
     """
-    tokens, count = checks.count("tokens", tokens), len(probabilities)
-    parts = [Fraction(p) if math.isfinite(p) else Fraction(-1) for p in probabilities]
+    tokens, law = checks.count("tokens", tokens), list(probabilities)
+    parts = [Fraction(p) if math.isfinite(p) else Fraction(-1) for p in law]
     if not parts or min(parts) <= 0 or abs(sum(parts) - 1) > _ROUNDING:
-        came = f"they are {', '.join(f'{float(p):.6g}' for p in probabilities)}"
-        checks.refuse("probabilities", "positive with sum 1", came)
+        checks.refuse("probabilities", "positive with sum 1", f"they are {[float(p) for p in law]!r:.60}")
+    count = len(parts)
     checks.within_memory("tokens", math.comb(tokens + count - 1, count - 1) * count)
     unit = math.lcm(*(p.denominator for p in parts))
     weights = [int(p * unit) for p in parts]
