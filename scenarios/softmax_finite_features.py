@@ -23,7 +23,7 @@ each = lambda loss, Q: jnp.sum(jax.vmap(lambda prompt: attention(Q, prompt))(los
 missed = lambda loss, flow: 1 - jnp.min(jax.vmap(lambda Q: each(loss, Q))(flow.models), axis=1)  # in any prompt
 SIDES = {
     "d A_k/dt > 0": lambda flow: flowsim.at_least(A(flow.velocity), 0.0, size=A(flow.velocity)),
-    "|B_kn| <= 2 A_k/K": lambda flow: flowsim.at_most((1 - np.eye(K)) * abs(flow.models), 2 / K * A(flow.models)),
+    "|B_kn| <= 2 A_k/K": lambda flow: flowsim.at_most((1 - np.eye(K))[None] * abs(flow.models), 2 / K * A(flow.models)),
     "L <= 2.5/t": lambda flow: flowsim.at_most(flow.t * flow.loss, 2.5),
     "L <= 0.5/t": lambda flow: flowsim.at_most(flow.t * flow.loss, 0.5),
     "1 - attention <= 15/sqrt(t)": lambda loss, flow: flowsim.at_most(jnp.sqrt(flow.t) * missed(loss, flow), 15.0),
@@ -40,8 +40,8 @@ def loss_of(law: tuple[float, ...]) -> flowsim.FiniteLoss:
     """The loss over all counts that hold the feature of the query."""
     counts, chances = flowsim.multinomial_outcomes(N, law)
     queries, held = np.tile(np.eye(K), (len(counts), 1)), (counts > 0).ravel()
-    prompts, chances = (np.repeat(counts, K, axis=0)[held], queries[held]), np.outer(chances, law).ravel()[held]
-    chances = chances / np.sum(chances)
+    chances = np.outer(chances, law).ravel()[held]
+    prompts, chances = (np.repeat(1.0 * counts, K, axis=0)[held], queries[held]), chances / np.sum(chances)
     return flowsim.FiniteLoss(prompts, queries[held], chances, predict=attention, realizable=True)
 
 

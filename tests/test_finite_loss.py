@@ -85,8 +85,8 @@ def test_nodes_of_a_quadrature_give_the_exact_loss_of_linear_attention():
     grid = np.stack(np.meshgrid(*[nodes] * 4, indexing="ij")).reshape(4, -1)
     w, *x, query = grid
     chances = np.prod(np.stack(np.meshgrid(*[weights / np.sum(weights)] * 4)).reshape(4, -1), axis=0)
-    inputs = np.stack(x, axis=1)
-    prompts = jax.vmap(Prompt)(inputs[..., None], inputs * w[:, None], query[:, None])
+    inputs = jnp.stack(x, axis=1)
+    prompts = jax.vmap(Prompt)(inputs[..., None], inputs * w[:, None], jnp.asarray(query[:, None]))
     model = flowsim.LinearAttention([[0.7]], 0.4)
     value, _, slope = numbers(FiniteLoss(prompts, w * query, chances), model)
     exact, _, exact_slope = numbers(flowsim.LinearAttentionLoss(flowsim.LinearRegression([[1.0]], 2)), model)
@@ -164,7 +164,7 @@ def test_counts_have_their_exact_probabilities(exact):
         true = (
             coefficient
             * math.prod(Fraction(q) ** n for q, n in zip(law, row, strict=True))
-            / sum(map(Fraction, law)) ** 7
+            / sum((Fraction(q) for q in law), Fraction(0)) ** 7
         )
         assert p == float(true)
     assert abs(math.fsum(found) - 1) < 1e-15
