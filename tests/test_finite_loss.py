@@ -151,6 +151,8 @@ def test_a_realizable_squared_loss_has_no_floor():
     w = jnp.asarray(1e-100)
     np.testing.assert_allclose(loss.excess(w), 0.5 * (0.25 + 3.0) * 1e-200, rtol=1e-15)
     assert (float(loss.minimum), loss.minimum_kind, loss.subtracts) == (0.0, "exact", False)
+    known = flowsim.FunctionLoss(loss, minimum=-1.0)
+    assert float(known.excess(w)) == 1.0 and not is_closed_form(known)
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -199,6 +201,8 @@ LAWS = {"targets": [[0.5, 0.5], [0.2, 0.8]], "residual": "cross-entropy"}
         ({"targets": np.zeros(3)}, r"targets must be an array of shape \(2,\), but its shape is \(3,\)"),
         ({"prompts": (np.arange(2), np.zeros(3))}, r"prompts must be arrays with 2 prompts, .* one is \(3,\)"),
         ({"prompts": np.float64(1.0)}, r"prompts must be arrays with 2 prompts, .* one is \(\)"),
+        ({"prompts": ["first", "second"]}, r"prompts must be arrays with 2 prompts, .* one is \(\)"),
+        ({"prompts": None}, r"prompts must be arrays with 2 prompts, .* one is \(\)"),
         ({"residual": "squares"}, 'residual must be one of squared, cross-entropy, but it is "squares"'),
         (LAWS | {"targets": [0.5, 0.5]}, r"targets must be an array of shape \(2, any\), but its shape is \(2,\)"),
         (

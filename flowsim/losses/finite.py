@@ -71,11 +71,11 @@ class FiniteLoss(AbstractPopulationLoss):
         self.targets = checks.as_array("targets", targets, (count, *[None] * (axes - 1)))
         if residual == "cross-entropy":
             _check_law("targets", self.targets, "at least 0", lambda p: p >= 0)
-        self.prompts = jax.tree.map(jnp.asarray, prompts)
-        for leaf in jax.tree.leaves(self.prompts):
-            if leaf.shape[:1] != (count,):
+        for shape in [np.shape(leaf) for leaf in jax.tree.leaves(prompts)] or [()]:
+            if shape[:1] != (count,):
                 expected = f"arrays with {count} prompts, one for each probability, on the first axis"
-                checks.refuse("prompts", expected, f"the shape of one is {leaf.shape}")
+                checks.refuse("prompts", expected, f"the shape of one is {shape}")
+        self.prompts = jax.tree.map(jnp.asarray, prompts)
         self.minimum = self._least if realizable else jnp.asarray(jnp.nan)
         self.minimum_kind = MinimumKind.EXACT if realizable else MinimumKind.UNKNOWN
 
