@@ -48,6 +48,7 @@ def loss_of(law: tuple[float, ...]) -> flowsim.FiniteLoss:
 def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, flowsim.Verdicts]:
     """Judge, print and draw; returns the verdicts of both laws. Quick makes no difference."""
     flowsim.setup()
+    print("Following softmax attention over three features ..", flush=True)
     claims = [flowsim.claim(f"features.{i}", "Huang", statement=text)(SIDES[text]) for i, text in enumerate(SIDES, 1)]
     verdicts, path = {}, pathlib.Path(out or ".", "softmax_finite_features.png")
     with flowsim.plots.drawing(path, figsize=(8.0, 3.4)) as figure:

@@ -198,6 +198,7 @@ LAWS = {"targets": [[0.5, 0.5], [0.2, 0.8]], "residual": "cross-entropy"}
             {"probabilities": [[0.5, 0.5]]},
             r"probabilities must be an array of shape \(any,\), but its shape is \(1, 2\)",
         ),
+        ({"probabilities": []}, "probabilities must be probabilities with sum 1, but their sum is 0"),
         ({"targets": np.zeros(3)}, r"targets must be an array of shape \(2,\), but its shape is \(3,\)"),
         ({"prompts": (np.arange(2), np.zeros(3))}, r"prompts must be arrays with 2 prompts, .* one is \(3,\)"),
         ({"prompts": np.float64(1.0)}, r"prompts must be arrays with 2 prompts, .* one is \(\)"),

@@ -120,7 +120,7 @@ def _check_law(
     known = np.asarray(values)
     for value in known[~has_sign(known)]:
         checks.refuse(name, sign, f"they hold {value:g}")
-    for total in map(math.fsum, known.reshape(-1, known.shape[-1])):
+    for total in map(math.fsum, np.atleast_2d(known)):
         if abs(total - 1) > _ROUNDING:
             checks.refuse(name, "probabilities with sum 1", f"their sum is {total:.15g}")
 
