@@ -209,6 +209,7 @@ def ladders(rng: np.random.Generator, index: int) -> Iterator[Drawn]:
     family = flowsim.Family(lambda s: drawn.make(s), {"s": drawn.values}, **drawn.how)
     judge = lambda claim: family.judge(claim)[0]
     for name, form, quantity, numbers, expected, within, true, decided in drawn.stated:
-        said = _Said(*map(jnp.asarray, (numbers, float(expected), float(within))), quantity, form)
+        known = [jnp.asarray(np.asarray(one, dtype=float)) for one in (numbers, expected, within)]
+        said = _Said(known[0], known[1], known[2], quantity, form)
         claim = Claim(f"fuzz.{name}", "a random family", name, said, along_flow=drawn.along)
         yield Drawn(index, claim, judge, None if true else 0.0, decided)
