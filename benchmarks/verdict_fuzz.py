@@ -14,6 +14,7 @@ an error comes in place of one.
 
 import argparse
 import collections
+import functools
 import json
 import os
 import pathlib
@@ -30,8 +31,9 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))  # to be run as a file, too
 import flowsim
-from benchmarks.verdict_families import FAMILIES, SHARES
+from benchmarks.verdict_families import FAMILIES, OTHERS, SHARES
 from benchmarks.verdict_families.base import Problem, is_false
+from benchmarks.verdict_families.drawn import Drawn
 from benchmarks.verdict_families.theorems import theorems
 from flowsim.claims import Evidence, judge_on
 from flowsim.cli.prepare import prepare_jax
@@ -45,45 +47,50 @@ _MOST_MAPS = 40_000  # each program holds memory maps, of which a process has 65
 _CASES = 50  # after which they are counted
 
 
+def generator_of(family: str, seed: int, index: int) -> np.random.Generator:
+    """What a problem of a family is drawn by."""
+    return np.random.default_rng([seed, zlib.crc32(family.encode()), index])
+
+
 def problem_of(family: str, seed: int, index: int) -> tuple[Problem, np.random.Generator]:
     """A problem of a family, and the generator that goes on to choose its statements."""
-    rng = np.random.default_rng([seed, zlib.crc32(family.encode()), index])
+    rng = generator_of(family, seed, index)
     return FAMILIES[family](rng), rng
 
 
-def constructed(family: str, count: int, seed: int) -> Iterator[dict]:
-    """Some true statements and some false ones about each problem of a family, with the verdicts."""
+def constructed(family: str, count: int, seed: int) -> Iterator[Drawn]:
+    """Some true statements and some false ones about each problem of a family."""
     for index in range(count):
+        if index % _CASES == _CASES - 1 and _holds_many_programs():
+            jax.clear_caches()
+        if family in OTHERS:
+            yield from OTHERS[family](generator_of(family, seed, index), index)
+            continue
         problem, rng = problem_of(family, seed, index)
         if problem.how is None:
             flow = start_alone(problem.loss, problem.start)
         else:
             flow = flowsim.gradient_flow(problem.loss, problem.start, budget_seconds=_SECONDS, **problem.how)
-        evidence = Evidence(problem.loss, flow)
+        judge = functools.partial(judge_on, evidence=Evidence(problem.loss, flow))
         found = problem.statements(flow)
-        if index % _CASES == _CASES - 1 and _holds_many_programs():
-            jax.clear_caches()
         for truth in (True, False):
             known = [one for one in found if (one.fails is None) is truth]
             for place in rng.permutation(len(known))[:_OF_EACH]:
                 one = known[place]
-                yield _judged(index, one.claim, evidence, one.fails, one.expected)
+                yield Drawn(index, one.claim, judge, one.fails, one.expected)
 
 
 def _holds_many_programs() -> bool:
     return not _OWN_MAPS.exists() or _OWN_MAPS.read_text().count("\n") > _MOST_MAPS
 
 
-def _of_papers(count: int, seed: int, *, extreme: bool) -> Iterator[dict]:
-    for drawn in theorems(count, seed, _SECONDS, extreme=extreme):
-        yield _judged(drawn.problem, drawn.claim, drawn.evidence, None, not extreme)
-
-
-def _judged(problem: int | str, claim: flowsim.Claim, evidence: Evidence, fails: float | None, expected: bool) -> dict:
+def judged(drawn: Drawn) -> dict[str, Any]:
     """The verdict on a statement beside what is true of it; "raised" where there is an error in place of one."""
-    known = {"problem": problem, "statement": claim.id, "form": claim.form, "fails": fails, "expected": expected}
+    claim = drawn.claim
+    known = {"problem": drawn.problem, "statement": claim.id, "form": claim.form}
+    known |= {"fails": drawn.fails, "expected": drawn.expected}
     try:
-        verdict = judge_on(claim, evidence)
+        verdict = drawn.judge(claim)
     except Exception as error:
         note = f"{type(error).__name__}: {error}"
         return known | {"verdict": "raised", "until": None, "note": note, "margin": None, "floor": None}
@@ -186,13 +193,13 @@ def main(arguments: list[str] | None = None) -> int:
     for family in [asked.family] if asked.family else SHARES:
         begun = time.monotonic()
         count = asked.problems if asked.family else round(SHARES[family] * asked.problems)
-        of_papers = family not in FAMILIES
+        of_papers = family.startswith("theorems")
         if of_papers:
-            drawn = _of_papers(count, asked.seed, extreme=family == "theorems-extreme")
+            drawn = theorems(count, asked.seed, _SECONDS, extreme=family == "theorems-extreme")
         else:
             drawn = constructed(family, count, asked.seed)
         rows[family] = []
-        for row in tqdm(drawn, desc=family, total=count if of_papers else 2 * _OF_EACH * count):
+        for row in tqdm(map(judged, drawn), desc=family, total=count if of_papers else 2 * _OF_EACH * count):
             rows[family].append(row)
             if _is_wrong(row):
                 tqdm.write(f"FALSE {family} {row}")

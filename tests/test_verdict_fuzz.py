@@ -16,7 +16,8 @@ from jax.flatten_util import ravel_pytree
 
 import flowsim
 from benchmarks import verdict_fuzz
-from benchmarks.verdict_families import FAMILIES, SHARES, base
+from benchmarks.verdict_families import FAMILIES, OTHERS, SHARES, base
+from benchmarks.verdict_families.descents import Exact
 from benchmarks.verdict_families.limits import solved
 from benchmarks.verdict_families.resting import LOST, passage
 from benchmarks.verdict_families.saddles import Saddle
@@ -413,7 +414,7 @@ def test_the_summary_counts_by_family_and_tells_what_is_false():
 
 
 def test_every_family_has_a_share_and_half_of_all_are_of_own_losses():
-    assert set(SHARES) == {*FAMILIES, "theorems", "theorems-extreme"}
+    assert set(SHARES) == {*FAMILIES, *OTHERS, "theorems", "theorems-extreme"}
     assert sum(SHARES.values()) == pytest.approx(1.0)
     papers = {"one-weight", "one-layer", "theorems", "theorems-extreme"}
     assert sum(share for family, share in SHARES.items() if family not in papers) > 0.5
@@ -421,7 +422,28 @@ def test_every_family_has_a_share_and_half_of_all_are_of_own_losses():
 
 def test_theorems_are_also_taken_beyond_their_spaces():
     drawn = list(theorems(1, 0, 1.0))
-    assert all(one.evidence.trajectory.t.size for one in drawn)
+    assert all(one.judge(one.claim) for one in drawn)
     claim = next(claim for claim in true_theorems() if "init.scale" in claim.spaces[0].axes)
     further = beyond(np.random.default_rng(0), claim.spaces[0])
     assert further["init.scale"] in (1e-8, 1e-4, 30.0, 1e3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [*OTHERS])
+def test_statements_on_families_and_descents_are_not_judged_wrongly(family):
+    rows = [verdict_fuzz.judged(drawn) for drawn in verdict_fuzz.constructed(family, 4, 3)]
+    assert {row["fails"] is None for row in rows} == {True, False}
+    assert not [row for row in rows if base.is_false(row["verdict"], row["fails"], row["until"])]
+    assert not [row for row in rows if row["verdict"] == "raised"]
+    assert any(row["verdict"] == "violated" for row in rows) and any(row["verdict"] == "holds" for row in rows)
+
+
+def test_exact_iterates_are_those_of_momentum_and_of_a_schedule():
+    two = Exact([Fraction(1)], [Fraction(1)], [Fraction(1, 2), Fraction(1, 4)], Fraction(1, 2), "gradient")
+    # 1, 1 - 1/2, 1/2 - 1/8 - 1/4, 1/8 - 1/32 - 3/16
+    assert [one[0] for one, _ in zip(two, range(4), strict=False)] == [
+        1,
+        Fraction(1, 2),
+        Fraction(1, 8),
+        Fraction(-3, 32),
+    ]

@@ -1,15 +1,18 @@
 """Random problems whose truth is known without flowsim, by the kind of error that a verdict on them may make."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from benchmarks.verdict_families.base import Problem
 from benchmarks.verdict_families.cancelling import cancelling_claim, cancelling_loss
 from benchmarks.verdict_families.decays import far_decay, zero_bound
+from benchmarks.verdict_families.descents import descents
+from benchmarks.verdict_families.drawn import Drawn
 from benchmarks.verdict_families.gates import gates, together
 from benchmarks.verdict_families.jumps import jumps, misdeclared
 from benchmarks.verdict_families.kinks import kinks
+from benchmarks.verdict_families.ladders import ladders
 from benchmarks.verdict_families.limits import limits
 from benchmarks.verdict_families.narrow import walls, windows
 from benchmarks.verdict_families.peaks import peaks
@@ -46,5 +49,9 @@ FAMILIES: dict[str, Family] = {
     "together": together,
 }
 
+# Statements that are not about one flow.
+OTHERS: dict[str, Callable[[np.random.Generator, int], Iterator[Drawn]]] = {"ladders": ladders, "descents": descents}
+
 # Of all problems; those of the papers have one statement each.
-SHARES = dict.fromkeys(FAMILIES, 0.9 / len(FAMILIES)) | {"theorems": 0.08, "theorems-extreme": 0.02}
+_OURS = [*FAMILIES, *OTHERS]
+SHARES = dict.fromkeys(_OURS, 0.9 / len(_OURS)) | {"theorems": 0.08, "theorems-extreme": 0.02}

@@ -7,7 +7,7 @@
 These have only true statements.
 """
 
-import dataclasses
+import functools
 import pathlib
 import re
 import sys
@@ -19,23 +19,15 @@ import numpy as np
 
 import flowsim
 from benchmarks.measurements import DOCS, ledger
+from benchmarks.verdict_families.drawn import Drawn
 from flowsim import Claim
-from flowsim.claims import Evidence
+from flowsim.claims import Evidence, judge_on
 from flowsim.claims.spaces import Space
 from flowsim.experiments.audit import evidence_of
 from flowsim.experiments.search.points import Sampler
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.papers import ALL_CLAIMS
 from flowsim.problem import ProblemError, spec_of
-
-
-@dataclasses.dataclass(frozen=True)
-class Drawn:
-    """A theorem at a point of one of its spaces."""
-
-    problem: str
-    claim: Claim
-    evidence: Evidence
 
 
 def true_theorems() -> list[Claim]:
@@ -72,7 +64,8 @@ def theorems(count: int, seed: int, seconds: float, *, extreme: bool = False) ->
                 print(f"{claim.id} at {dict(point.values)}, {further}: {error}", file=sys.stderr)
                 continue
             told = "".join(f", {name} = {value:.3g}" for name, value in further.items())
-            yield Drawn(f"{claim.id} {index}{told}", claim, evidence)
+            judge = functools.partial(judge_on, evidence=evidence)
+            yield Drawn(f"{claim.id} {index}{told}", claim, judge, None, not extreme)
         jax.clear_caches()
 
 
