@@ -321,7 +321,7 @@ def _described(found: Counterexample, spaces: Sequence[Space], point: Point) -> 
     if _CHANGE not in found.values:
         return found
     values = dict(found.values)
-    change = [*_changes(found.run.start)][values.pop(_CHANGE)]
+    change = [*_changes(found.evidence.trajectory.start)][values.pop(_CHANGE)]
     amount, seed = values.pop(_AMOUNT), values.pop(_SEED)
     by = "" if change.startswith("minus") else f" {amount:.4g}"
     random = f" (seed {seed})" if change.endswith(("moved", "symmetric")) else ""
