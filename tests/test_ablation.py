@@ -49,7 +49,7 @@ def test_the_needed_hypothesis_is_found_with_a_problem_and_the_other_is_not(foun
     needed, other = rows["a(0) > 0"], rows["b(0) < 3"]
     assert needed.verdict == "needed"
     assert needed.counterexample.verdict.verdict == "violated"
-    assert float(needed.counterexample.run.start.a) <= 0
+    assert float(needed.counterexample.evidence.trajectory.start.a) <= 0
     assert "start" in needed.counterexample.values
     assert other.verdict == "not found needed"
     assert other.problems > 0

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from helpers import Lazy
 from matplotlib.figure import Figure
-from synthetic import TIMES, trajectory
 
 import flowsim
 from flowsim._core.files import held
@@ -298,10 +297,11 @@ def test_the_picture_of_one_point_names_both_sides_and_their_values():
         "mine", "notes", "printed", "", flowsim.Judgement.VIOLATED, -1.0, "one point", 0.0, 1.0, (), {}, ""
     )
     claim = dataclasses.replace(claim, statement="a $ <= b_1 of what is")
-    sides = np.array([2.0]), np.array([1.5e-7])
-    found = flowsim.Counterexample(claim, {}, None, verdict, 2.0, 1.5e-7, {}, trajectory(TIMES[:1]), sides)
+    loss, start = pair(0.5, 0.25)
+    evidence = flowsim.Evidence(loss, flowsim.gradient_flow(loss, start, t1=1.0))
+    found = flowsim.Counterexample(claim, {}, None, verdict, 2.0, 1.5e-7, {}, evidence)
     axes = Figure().add_subplot()
-    pictures._sides(axes, found)
+    pictures._two_sides(axes, found)
     words = [text.get_text() for text in (*axes.texts, *axes.get_yticklabels(), axes.xaxis.label)]
     assert {"2", r"$1.5\times10^{-7}$", "value", "bound"} <= set(words)
     assert "a $ <= b_1 of what is\nat one point" in words

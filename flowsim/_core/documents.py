@@ -103,7 +103,7 @@ def write_json(path: str | os.PathLike, document: Mapping[str, object]) -> None:
     write_whole(path, lambda file: file.write(text.encode()))
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A value in JSON's types: arrays and tuples become lists, enumerations their values, non-finite numbers null."""
     if isinstance(value, enum.Enum):
         return value.value

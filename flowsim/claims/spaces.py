@@ -4,7 +4,7 @@ import abc
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxtyping import PyTree
@@ -40,7 +40,7 @@ class AbstractRange(abc.ABC):
         return self.low > 0 and self.high >= _FEW * self.low
 
     @abc.abstractmethod
-    def holds(self, value: Any) -> bool:
+    def holds(self, value: object) -> bool:
         """Whether a value is on the axis."""
 
 
@@ -51,7 +51,7 @@ class Whole(AbstractRange):
     low: int
     high: int
 
-    def holds(self, value: Any) -> bool:
+    def holds(self, value: object) -> bool:
         return isinstance(value, int) and self.low <= value <= self.high
 
 
@@ -62,7 +62,7 @@ class Real(AbstractRange):
     low: int | float
     high: int | float
 
-    def holds(self, value: Any) -> bool:
+    def holds(self, value: object) -> bool:
         return isinstance(value, int | float) and self.low <= value <= self.high
 
 
@@ -72,7 +72,7 @@ class Choice:
 
     values: tuple[Any, ...]
 
-    def holds(self, value: Any) -> bool:
+    def holds(self, value: object) -> bool:
         """Whether a value is on the axis."""
         return value in self.values
 
@@ -83,9 +83,9 @@ class Each:
 
     of: Real
 
-    def holds(self, value: Any) -> bool:
+    def holds(self, value: object) -> bool:
         """Whether a value is on the axis."""
-        return all(map(self.of.holds, value))
+        return isinstance(value, Iterable) and all(map(self.of.holds, value))
 
 
 Axis = Whole | Real | Choice | Each

@@ -29,6 +29,7 @@ from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.counterexample import Counterexample, confirmed, shrunk
 from flowsim.experiments.search.points import Point, Sampler
 from flowsim.experiments.search.screening import Margin, Screen, built, with_numbers
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.problem import spec_of
 
 _AMOUNT, _SEED, _CHANGE = "change.amount", "change.seed", "change.kind"
@@ -197,7 +198,7 @@ def _changed(space: Space, place: int) -> Space:
     count = len(_changes(built(space, example)[1]))
     axes |= {_CHANGE: Whole(0, count - 1), _AMOUNT: Real(-3.0, 3.0), _SEED: Whole(0, 2**31 - 1)}
 
-    def make(**values: Any) -> tuple[Any, PyTree]:
+    def make(**values: Any) -> tuple[AbstractPopulationLoss, PyTree]:
         change, amount, seed = (values.pop(name) for name in (_CHANGE, _AMOUNT, _SEED))
         if space.make is not None:
             loss, start = space.make(**values)
@@ -321,7 +322,7 @@ def _described(found: Counterexample, spaces: Sequence[Space], point: Point) -> 
     if _CHANGE not in found.values:
         return found
     values = dict(found.values)
-    change = [*_changes(found.run.start)][values.pop(_CHANGE)]
+    change = [*_changes(found.evidence.trajectory.start)][values.pop(_CHANGE)]
     amount, seed = values.pop(_AMOUNT), values.pop(_SEED)
     by = "" if change.startswith("minus") else f" {amount:.4g}"
     random = f" (seed {seed})" if change.endswith(("moved", "symmetric")) else ""

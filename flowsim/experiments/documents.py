@@ -1,7 +1,6 @@
 """verdicts.json, of a run and of an audit."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from flowsim._core.documents import plain, versions
 from flowsim._core.types import Document
@@ -17,9 +16,9 @@ NOT_INTEGRATED = "not-integrated"
 def verdicts_document(
     problem: AbstractSpec,
     status: Status | None,
-    certificates: Certificates | Mapping[str, Any] | None,
-    constants: Mapping[str, Any],
-    limits: Mapping[str, Any],
+    certificates: Certificates | Mapping[str, object] | None,
+    constants: Mapping[str, object],
+    limits: Mapping[str, object],
     verdicts: Iterable[Verdict],
 ) -> Document:
     """verdicts.json of one problem; a status of None says that nothing was integrated."""

@@ -12,7 +12,6 @@ import sys
 import tokenize
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from flowsim import papers
 from flowsim._core.functions import known_by_value
@@ -71,7 +70,7 @@ def _written(value: object) -> str:
     return "" if type(value) is int else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
-def _module_of(function: Any) -> types.ModuleType | None:
+def _module_of(function: object) -> types.ModuleType | None:
     """The module of a user's file that defines a function, or the class of an object."""
     while isinstance(function, functools.partial):
         function = function.func

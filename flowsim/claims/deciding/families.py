@@ -18,6 +18,7 @@ from jaxtyping import Array, PyTree
 from flowsim._core import checks
 from flowsim._core.progress import progress_bar
 from flowsim._core.text import value_text
+from flowsim._core.types import Options
 from flowsim.claims.claim import Claim, Comparison, Likely, Trend, at_least
 from flowsim.claims.deciding.between import followed
 from flowsim.claims.deciding.judging import judge_or_note
@@ -284,7 +285,7 @@ class Family:
         )
 
 
-def _shortest(verdicts: Sequence[Verdict], judgement: Judgement) -> dict[str, Any]:
+def _shortest(verdicts: Sequence[Verdict], judgement: Judgement) -> Options:
     """The time up to which a statement was judged at all members at which it holds, and whether a run was cut."""
     counted = [one for one in verdicts if one.verdict in _TRUE] if judgement in _TRUE else []
     times = [one.until for one in counted if one.until is not None]

@@ -24,7 +24,6 @@ from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
 from flowsim.experiments.search.screening import Screen, built
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
-from flowsim.flow.trajectory import Trajectory
 from flowsim.problem import AbstractSpec, spec_of, toml
 
 _MOVED = 1e-6  # relative, of every number in a neighbouring problem
@@ -47,8 +46,7 @@ class Counterexample:
     - verdict: the verdict on it.
     - value, bound: the two sides where the statement fails most.
     - routes: the verdicts of other computations, each "violated" too.
-    - run: the flow, or its start alone.
-    - sides: the two sides along the flow.
+    - evidence: the flow, or its start alone, with its repetitions.
     """
 
     claim: Claim
@@ -58,8 +56,7 @@ class Counterexample:
     value: float
     bound: float
     routes: Mapping[str, Verdict]
-    run: Trajectory
-    sides: tuple[np.ndarray, np.ndarray]
+    evidence: Evidence
 
     @property
     def erratum(self) -> str:
@@ -140,9 +137,9 @@ def confirmed(screen: Screen, point: Point) -> Counterexample | str:
         routes[name] = judge_on(claim, other)
         if routes[name].verdict is not Judgement.VIOLATED:
             return f"violated, but {routes[name].verdict} by another route ({name}). {routes[name].note}".strip()
-    value, bound, sides, run = _sides(claim, evidence)
+    value, bound = _worst_sides(claim, evidence)
     problem = None if space.make else spec_of(space.tables(point.values))
-    return Counterexample(claim, dict(point.values), problem, verdict, value, bound, routes, run, sides)
+    return Counterexample(claim, dict(point.values), problem, verdict, value, bound, routes, evidence)
 
 
 def evidence_of_point(claim: Claim, space: Space, values: Values) -> Evidence:
@@ -202,16 +199,13 @@ def _moved(space: Space, values: Values, amount: float) -> Document:
 
 
 @not_finite
-def _sides(claim: Claim, evidence: Evidence) -> tuple[float, float, tuple[np.ndarray, np.ndarray], Trajectory]:
-    """Both sides where the statement fails worst, both of them everywhere, and the run."""
+def _worst_sides(claim: Claim, evidence: Evidence) -> tuple[float, float]:
+    """Both sides where the statement fails worst."""
     (rough, fine, _), _ = followed(claim, evidence)
     case = fine if claim.along_flow else rough
-    comparison, run = compared(claim, evidence.stated, case.padded), case.run
-    row, *entry = Sides.of(comparison, np.zeros(comparison.slack.shape)).worst
-    # Of several entries at a time those of the worst.
-    value, bound, promised = (side[:, *entry] for side in (comparison.value, comparison.bound, comparison.promised))
-    sides = tuple(np.where(promised, side, np.nan) for side in (value, bound))
-    return float(value[row]), float(bound[row]), (sides[0], sides[1]), run
+    comparison = compared(claim, evidence.stated, case.padded)
+    worst = Sides.of(comparison, np.zeros(comparison.slack.shape)).worst
+    return float(comparison.value[worst]), float(comparison.bound[worst])
 
 
 def shrunk(screen: Screen, point: Point, clock: Clock, spare: float) -> tuple[Point, bool]:

@@ -26,6 +26,7 @@ from flowsim.flow.solvers.dense.kernel import can_go_in_lockstep
 from flowsim.flow.solvers.rows import traced_flow
 from flowsim.flow.systems import ArrowheadSystem, loss_system
 from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.arrowhead import Arrowhead
 from flowsim.losses.sampled.monte_carlo import prepared
 from flowsim.problem import AbstractSpec, Problem, spec_of
@@ -245,7 +246,7 @@ def _slopes(margin: Callable[..., Scalar], free: PyTree, numbers: PyTree) -> tup
 
 def built(
     space: Space, values: Values, longest: float | None = None
-) -> tuple[Any, PyTree, Callable[[bool], Trajectory]]:
+) -> tuple[AbstractPopulationLoss, PyTree, Callable[[bool], Trajectory]]:
     """Loss and start at a point of a space, and a function that integrates its flow, roughly or as for a verdict.
 
     **Arguments:**

@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from flowsim._core.text import in_tex
 from flowsim.claims import Judgement
@@ -19,11 +18,10 @@ from flowsim.experiments.search.sharpening import Growth, Sharpening
 from flowsim.report.plots import positive, save, styled
 from flowsim.report.plots.axes import few_ticks
 from flowsim.report.plots.names import name_of
-from flowsim.report.plots.verdicts import COLOURS
+from flowsim.report.plots.verdicts import COLOURS, sides, sides_of
 
 _WIDTH, _HEIGHT = 3.6, 3.2  # inches, of a panel
 _MOST_COLUMNS = 3
-_MARKS = 16  # markers along a flow
 _LINE = 80  # characters, in a line of a statement
 _WIDE = 10.0  # the ratio of the ends from which an axis is logarithmic
 _ROW, _LIFT = 0.55, 0.15  # inches for a hypothesis, and of a row between what stands and what fails
@@ -40,7 +38,8 @@ def draw_counterexample(found: Counterexample, path: str | os.PathLike) -> None:
     """Draw both sides of a claim along the flow that violates it, or at the points at which it is judged."""
     with styled():
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-        _sides(figure.add_subplot(), found)
+        axes, both = figure.add_subplot(), sides_of(found.claim, found.evidence)
+        _two_sides(axes, found) if both.value.size == 1 else sides(ax=axes, verdict=found.verdict, both=both)
         save(figure, path)
 
 
@@ -81,38 +80,12 @@ def draw_ablation(found: Ablation, path: str | os.PathLike) -> None:
         save(figure, path)
 
 
-def _sides(axes: Axes, found: Counterexample) -> None:
-    value, bound = found.sides
-    t = np.asarray(found.run.t)
-    along = found.claim.along_flow and value.size >= t.size > 1
-    axes.set_title(f"{found.claim.id} [{found.claim.form}]: {found.verdict.verdict}, margin {found.verdict.margin:.3g}")
-    if not along and value.size == 1:
-        return _two_sides(axes, found)
-    x = t if along else np.arange(1, value.size + 1)
-    value, bound = value[: x.size], bound[: x.size]
-    style = "-" if along else "none"
-    every = max(1, x.size // _MARKS) if along else 1
-    axes.plot(x, value, color="C0", marker="o", markersize=4, markevery=every, linestyle=style, label="value")
-    label = "bound"
-    axes.plot(x, bound, color="C1", marker="x", markersize=6, markevery=every, linestyle=style, label=label)
-    axes.set_xlabel(r"flow time  $t$" if along else "what the statement compares, in its order")
-    axes.set_ylabel("the two sides")
-    shown = np.concatenate([side[np.isfinite(side)] for side in (value, bound)])
-    if shown.size and np.all(np.isfinite(positive(shown))) and np.max(shown) > 100 * np.min(shown):
-        axes.set_yscale("log")
-    if along:
-        axes.set_xscale("symlog", linthresh=float(t[1]))
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.margins(0.1)
-    axes.legend()
-
-
 def _two_sides(axes: Axes, found: Counterexample) -> None:
     """Two bars with their values, under the statement."""
-    sides = {"value": found.value, "bound": found.bound}
-    bars = axes.barh(list(sides), list(sides.values()), height=0.5, color=("C0", "C1"), hatch=("", "//"), alpha=0.8)
-    axes.bar_label(bars, [in_tex(side) for side in sides.values()], padding=4)
+    both = {"value": found.value, "bound": found.bound}
+    bars = axes.barh(list(both), list(both.values()), height=0.5, color=("C0", "C1"), hatch=("", "//"), alpha=0.8)
+    axes.bar_label(bars, [in_tex(side) for side in both.values()], padding=4)
+    axes.set_title(f"{found.claim.id} [{found.claim.form}]: {found.verdict.verdict}, margin {found.verdict.margin:.3g}")
     axes.axvline(0, color="black", linewidth=0.8)
     axes.invert_yaxis()
     axes.margins(x=0.25)
