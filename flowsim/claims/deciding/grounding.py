@@ -60,7 +60,7 @@ def grounded(claim: Claim, rough: Case, fine: Case, ours: Comparison, errors: Er
     """
     times, count, length = fine.padded.t.size, fine.run.t.size, ours.slack.shape[0]
     for_all_t = claim.along_flow and length >= times
-    sides = Sides.of(ours, errors.measured)
+    sides = Sides.of(ours, errors.measured, errors.asked)
     if for_all_t:
         sides = sides.without(slice(count, times))
     after = np.arange(times if for_all_t else 0, length)  # points that are not times
@@ -349,9 +349,10 @@ def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
         return Judgement.UNRESOLVED
     middle, half = _middle(bounds)
     error = np.where(np.isfinite(half), half + sides.error[places], np.inf)
-    values = dict(slack=middle, error=error, tie=bounds.zero)
     there = Sides(
-        **values,
+        slack=middle,
+        error=error,
+        tie=bounds.zero,
         # The balls contain the limit, so that nothing is left to allow for.
         allowance=np.zeros(middle.shape),
         size=sides.size[places],
