@@ -35,6 +35,7 @@ _LAG = 4.0  # the factor still grows by at most this many times its last growth
 _INTERVAL = 3.0  # times the distance that is still to go
 
 _STRICTLY = 1e-13  # the tolerance of a continuation
+_ROOM = 2.0
 _CLOSER = 1e-3  # of the accuracy that was asked: how near to the limit a flow is continued
 
 
@@ -158,8 +159,8 @@ def tail_of(
     # Flows near a minimum do not part, so that errors of steps at most add up.
     error = further.certificates.steps * _STRICTLY * size
     rest = way_to_go(_moved(end, moved)) + error
-    # The proof has the flow within ``remaining`` of its end.
-    return Tail(moved, rest) if _norm(moved) <= remaining + error and rest < remaining else None
+    # A flow goes no further than ``remaining``, which may be that of a repetition close by.
+    return Tail(moved, rest) if _norm(moved) <= _ROOM * remaining and rest < remaining else None
 
 
 def _norm(tree: PyTree) -> float:

@@ -23,7 +23,10 @@ _TOO_WIDE = {
     "loss": "Rounding of the numbers in the loss leaves it open.",
     "statement": "Rounding of the constants in the statement leaves it open.",
     "solver": "The solver's error leaves it open: ask for a smaller rtol.",
-    "way": "The distance from the end of the flow to its limit leaves it open: ask for a stricter stop.",
+    "way": (
+        "The distance from the end of the flow to its limit leaves it open: ask for a stricter stop, "
+        "as in rtol=1e-10, stop=flowsim.Stop(excess=1e-24, grad_norm=1e-13)."
+    ),
     "rest": "The error between the output times, or of the samples, leaves it open.",
 }
 
