@@ -228,7 +228,8 @@ def test_a_continuation_that_fails_is_not_used():
     remaining = bound(run.end)
     tail = tail_of(run, remaining, 1e-9, go_on, bound)
     assert tail is not None and tail.way_to_go < 1e-10 < remaining
-    elsewhere = lambda model, **how: go_on(Weights(model.w + 10 * remaining), **how)
+    along = 10 * remaining * jnp.asarray([1.0, -1.0])
+    elsewhere = lambda model, **how: go_on(Weights(model.w + along), **how)
     unfinished = lambda model, **how: dataclasses.replace(go_on(model, **how), status=flowsim.Status.NEWTON)
     for way_to_go, further, within in (
         (math.inf, go_on, bound),

@@ -155,7 +155,10 @@ class AbstractRepetitions:
 
     def tail_of(self, run: Trajectory, remaining: float) -> Tail | None:
         """What follows the end of a solve with a bound on its remaining length; see `limits.tail_of`."""
-        accuracy, go_on = self.trajectory.settings.rtol, functools.partial(gradient_flow, self.loss, solver=self._solver)
+        accuracy, go_on = (
+            self.trajectory.settings.rtol,
+            functools.partial(gradient_flow, self.loss, solver=self._solver),
+        )
         return tail_of(run, remaining, accuracy, go_on, self.way_to_go)
 
     def is_rounding(self, model: PyTree) -> bool:
