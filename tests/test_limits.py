@@ -224,7 +224,9 @@ def test_a_flow_that_leaves_later_or_decays_slowly_is_not_continued():
 def test_a_continuation_that_fails_is_not_used():
     loss, run, _ = two()
     go_on = functools.partial(flowsim.gradient_flow, loss)
-    bound = lambda model: run.descent.way_to_go(model, run.start)
+    descent = run.descent
+    assert descent is not None
+    bound = lambda model: descent.way_to_go(model, run.start)
     remaining = bound(run.end)
     tail = tail_of(run, remaining, 1e-9, go_on, bound)
     assert tail is not None and tail.way_to_go < 1e-10 < remaining

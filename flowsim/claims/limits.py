@@ -180,8 +180,9 @@ def limit(
 
     The value is that of f at the end of the flow. The bound is the largest change of f over a ball around the end that
     the flow cannot leave. In a verdict the flow is continued, and both are those of the place where it then is. The
-    error of the flow up to its end is not in the bound: a verdict measures it. The bound is infinite if no such ball is found: if t1 is short, on a plateau, at a degenerate
-    minimum, where the weights diverge, or if f cannot be computed in ball arithmetic.
+    error of the flow up to its end is not in the bound: a verdict measures it. The bound is infinite if no such ball is
+    found: if t1 is short, on a plateau, at a degenerate minimum, where the weights diverge, or if f cannot be computed
+    in ball arithmetic.
 
     Both have one row in front, as in a claim about a limit: ``value, allowance = limit(flow, f); return equal(value,
     expected, size, allowance=allowance)``.

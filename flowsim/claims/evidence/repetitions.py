@@ -155,11 +155,8 @@ class AbstractRepetitions:
 
     def tail_of(self, run: Trajectory, remaining: float) -> Tail | None:
         """What follows the end of a solve with a bound on its remaining length; see `limits.tail_of`."""
-        accuracy, go_on = (
-            self.trajectory.settings.rtol,
-            functools.partial(gradient_flow, self.loss, solver=self._solver),
-        )
-        return tail_of(run, remaining, accuracy, go_on, self.way_to_go)
+        go_on = functools.partial(gradient_flow, self.loss, solver=self._solver)
+        return tail_of(run, remaining, self.trajectory.settings.rtol, go_on, self.way_to_go)
 
     def is_rounding(self, model: PyTree) -> bool:
         """Whether the field at a model consists of rounding only."""
