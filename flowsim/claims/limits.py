@@ -35,7 +35,8 @@ _LAG = 4.0  # the factor still grows by at most this many times its last growth
 _INTERVAL = 3.0  # times the distance that is still to go
 
 _STRICTLY = 1e-13  # the tolerance of a continuation
-_ROOM = 2.0
+_CLOSEST = 1e-12  # of the weights: an end this near to the limit is near enough
+_ROOM = 2.0  # times its bound: a way that is longer is wrong
 _CLOSER = 1e-3  # of the accuracy that was asked: how near to the limit a flow is continued
 
 
@@ -147,7 +148,7 @@ def tail_of(
     - way_to_go: model -> a bound on the length of the flow from there.
     """
     end, size = run.end, _norm(run.end)
-    if not accuracy * size < remaining < math.inf:
+    if not max(accuracy, _CLOSEST) * size < remaining < math.inf:
         return None
     share = max(_CLOSER * accuracy, _STRICTLY) * size / remaining
     stop = Stop(excess=share**2, grad_norm=share)
