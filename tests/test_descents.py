@@ -305,6 +305,9 @@ def test_the_limit_of_a_descent_is_bounded_by_its_own_steps():
     run = flowsim.gradient_descent(loss, model, 0.5, 100)
     assert verdict_of(limit, loss, run).verdict == "holds"
     assert verdict_of(other, loss, run).verdict == "violated"
+    # The last iterate is 1e-5 from the limit.
+    found = verdict_of(limit, loss, flowsim.gradient_descent(loss, model, 0.5, 40))
+    assert found.verdict == "unresolved" and "more steps" in found.note
     loss, model = quadratic([0.5, 2.0], [1.0, 1e-9])
     run = flowsim.gradient_descent(loss, model, 1.1, 30)
     assert verdict_of(limit, loss, run).verdict == "unresolved"

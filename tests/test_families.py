@@ -106,11 +106,22 @@ def test_a_limit_that_is_not_known_well_enough_is_unresolved(shrinking):
 
 
 def test_numbers_whose_flow_ends_too_early_say_so():
-    early = flowsim.Family(starts_at, {"scale": np.geomspace(1e-1, 1e-4, 7)})
+    early = flowsim.Family(starts_at, {"scale": np.geomspace(1e-1, 1e-6, 6)})
     found = only(early, numbers(flowsim.power_law, 2.0, 0.01))
     assert found.verdict == "unresolved"
-    assert "At scale = 0.0001" in found.note
+    assert "At scale = 1e-06" in found.note
     assert "stricter stop" in found.note
+
+
+def test_numbers_far_below_the_distance_of_the_end_to_the_limit_are_known():
+    """A default stop is 1e-7 from the limit, and the last number is 1.5e-8."""
+    scales = np.geomspace(1e-1, 1e-4, 7)
+    family = flowsim.Family(starts_at, {"scale": scales})
+    claims = [numbers(flowsim.power_law, power, 0.01) for power in (2.0, 2.02, 1.98)]
+    assert [one.verdict for one in family.judge(claims)] == ["holds", "violated", "violated"]
+    found, gap = family.measured(claims[0]), 3 * scales**2
+    assert np.all(np.abs(found.values - (1 + gap / 2 - np.sqrt(1 + gap**2 / 4))) <= found.errors)
+    assert np.all(found.errors < 1e-10)
 
 
 def test_a_logarithm_is_not_of_the_order_of_its_power():

@@ -1,5 +1,6 @@
 """Statements about t to infinity: continua of minima, losses of many weights, infima at infinity, least norms."""
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -13,6 +14,7 @@ from linear_nets import Weights, layers, target
 
 import flowsim
 from flowsim import FunctionLoss, Judgement, Stop
+from flowsim.claims.limits import tail_of
 
 STRICT = Stop(excess=1e-24, grad_norm=1e-13)
 
@@ -110,6 +112,136 @@ def test_the_limit_in_a_continuum_or_of_many_weights_is_known_to_ten_digits(prob
     assert true.verdict is Judgement.HOLDS, true
     assert false.verdict is Judgement.VIOLATED, false
     assert all(verdict.floor is not None and verdict.floor < 1e-8 for verdict in (true, false))
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        pytest.param(functools.partial(deep, True, "plain"), id="balanced"),
+        pytest.param(functools.partial(deep, False, "covariance"), id="covariance", marks=pytest.mark.slow),
+        pytest.param(diagonal, id="diagonal"),
+        pytest.param(ridge, id="ridge", marks=pytest.mark.slow),
+    ],
+)
+def test_a_limit_is_known_far_beyond_a_default_stop(problem):
+    loss, start, f, exact = problem()
+    run, size = flowsim.gradient_flow(loss, start), float(np.max(np.abs(exact)))
+    one_entry = np.array(exact)
+    one_entry[np.unravel_index(np.argmax(np.abs(exact)), exact.shape)] *= 1 - 1e-6
+    claims = [tends(f, expected, size) for expected in (exact, exact * (1 + 1e-6), one_entry)]
+    true, *false = flowsim.judge(claims, loss, run)
+    assert true.verdict is Judgement.HOLDS and true.floor is not None and true.floor < 2e-9, true
+    assert all(verdict.verdict is Judgement.VIOLATED for verdict in false), false
+
+
+def two(t1=None):
+    """a b -> 1 with a^2 - b^2 = 0.24, so that a^2 + b^2 -> sqrt(0.24^2 + 4)."""
+    loss = FunctionLoss(lambda net: (net.w[0] * net.w[1] - 1) ** 2 / 2, minimum=0.0)
+    return loss, flowsim.gradient_flow(loss, Weights(jnp.asarray([0.5, 0.1])), t1=t1), math.sqrt(0.24**2 + 4)
+
+
+def size_of(net):
+    return jnp.sum(net.w**2)
+
+
+def compared(relation, expected, f=size_of, take=lambda value, flow: value):
+    """The statement that a limit, or what ``take`` makes of it, relates to a number."""
+
+    def compare(loss, flow):
+        value, allowance = flowsim.limit(flow, f)
+        return relation(take(value, flow), expected, size=2.0, allowance=allowance)
+
+    return flowsim.Claim("a.limit", "a test", "f -> ..", compare)
+
+
+@pytest.mark.parametrize("t1", [None, 6.0])
+def test_a_flow_is_continued_from_where_it_ends(t1):
+    """Also from an end 1e-2 away. An integral is longer where the flow goes on, and a limit is not."""
+    loss, run, exact = two(t1)
+    assert abs(float(size_of(run.end)) - exact) > (1e-8 if t1 is None else 1e-4)
+    close, far = 1 + 1e-7, 1 - 1e-7
+    claims = [
+        compared(flowsim.equal, exact),
+        compared(flowsim.at_most, exact * close),
+        compared(flowsim.at_least, exact * far),
+        compared(flowsim.equal, exact * close),
+        compared(flowsim.equal, exact * far),
+        compared(flowsim.at_most, exact * far),
+        compared(flowsim.at_least, exact * close),
+    ]
+    verdicts = flowsim.judge(claims, loss, run)
+    assert [one.verdict for one in verdicts] == [Judgement.HOLDS] * 3 + [Judgement.VIOLATED] * 4
+    assert all(one.floor is not None and one.floor < 1e-9 for one in verdicts)
+
+
+def test_an_end_beside_the_bound_of_a_limit_is_judged_as_an_end():
+    """The bound of a claim that leaves the value of the limit aside is that of the end."""
+    loss, run, exact = two()
+    at_the_end = lambda value, flow: size_of(flow.end)[None]
+    both = lambda value, flow: value - size_of(flow.end)[None]
+    true, false, mixed = flowsim.judge(
+        [
+            compared(flowsim.equal, exact, take=at_the_end),
+            compared(flowsim.equal, 1.001 * exact, take=at_the_end),
+            compared(flowsim.equal, 0.0, take=both),
+        ],
+        loss,
+        run,
+    )
+    assert (true.verdict, false.verdict) == (Judgement.HOLDS, Judgement.VIOLATED)
+    # That the end is the limit is not a statement about the flow.
+    assert mixed.verdict is Judgement.UNRESOLVED
+
+
+@pytest.mark.parametrize("problem", [functools.partial(deep, True, "plain"), diagonal], ids=["balanced", "diagonal"])
+def test_what_is_allowed_for_a_limit_does_not_make_sides_equal(problem, monkeypatch):
+    """Where a flow cannot be continued the truth and what is false by 1e-6 look alike."""
+    monkeypatch.setattr("flowsim.claims.evidence.repetitions.tail_of", lambda *arguments: None)
+    loss, start, f, exact = problem()
+    run, size = flowsim.gradient_flow(loss, start), float(np.max(np.abs(exact)))
+    true, false, clear = flowsim.judge([tends(f, exact * by, size) for by in (1, 1 + 1e-6, 1.01)], loss, run)
+    for verdict in (true, false):
+        assert verdict.verdict is Judgement.UNRESOLVED and "stop=flowsim.Stop(" in verdict.note, verdict
+    assert clear.verdict is Judgement.VIOLATED
+
+
+def test_a_flow_that_leaves_later_or_decays_slowly_is_not_continued():
+    """From y = 1e-30 the flow rests beside the saddle at 0 until t = 70, and then goes to y = 1."""
+    saddle = FunctionLoss(lambda net: (net.w[0] - 1) ** 2 / 2 + (net.w[1] ** 2 - 1) ** 2 / 4, minimum=0.0)
+    places = [np.asarray([1.0, y]) for y in (0.0, 1.0, 1 + 1e-6)]
+    claims = [tends(lambda net: net.w, place, 1.0) for place in places]
+    start = Weights(jnp.asarray([0.0, 1e-30]))
+    early = flowsim.judge(claims, saddle, flowsim.gradient_flow(saddle, start, t1=20.0))
+    assert all(one.verdict is Judgement.UNRESOLVED for one in early)
+    late = flowsim.judge(claims, saddle, flowsim.gradient_flow(saddle, start))
+    assert [one.verdict for one in late] == [Judgement.VIOLATED, Judgement.HOLDS, Judgement.VIOLATED]
+    quartic = FunctionLoss(lambda net: jnp.sum((net.w - 1) ** 4), minimum=0.0)
+    run = flowsim.gradient_flow(quartic, Weights(jnp.zeros(1)))
+    claims = [tends(lambda net: net.w, np.asarray([place]), 1.0) for place in (1.0, 1 + 1e-6)]
+    assert all(one.verdict is Judgement.UNRESOLVED for one in flowsim.judge(claims, quartic, run))
+
+
+def test_a_continuation_that_fails_is_not_used():
+    loss, run, _ = two()
+    go_on = functools.partial(flowsim.gradient_flow, loss)
+    descent = run.descent
+    assert descent is not None
+    bound = lambda model: descent.way_to_go(model, run.start)
+    remaining = bound(run.end)
+    tail = tail_of(run, remaining, 1e-9, go_on, bound)
+    assert tail is not None and tail.way_to_go < 1e-10 < remaining
+    along = 10 * remaining * jnp.asarray([1.0, -1.0])
+    elsewhere = lambda model, **how: go_on(Weights(model.w + along), **how)
+    unfinished = lambda model, **how: dataclasses.replace(go_on(model, **how), status=flowsim.Status.NEWTON)
+    for way_to_go, further, within in (
+        (math.inf, go_on, bound),
+        (1e-12, go_on, bound),
+        (remaining, elsewhere, bound),
+        (remaining, unfinished, bound),
+        (remaining, go_on, lambda model: math.inf),
+        (remaining, go_on, lambda model: remaining),
+    ):
+        assert tail_of(run, way_to_go, 1e-9, further, within) is None
 
 
 def logistic():

@@ -19,9 +19,12 @@ from flowsim._core.balls.enclosure import enclose, lower, upper
 from flowsim._core.balls.floats import difference, norm, product, wide
 from flowsim._core.balls.operations import UndecidedError, balls
 from flowsim._core.checks import is_concrete
-from flowsim.flow.basin import least_singular_value
+from flowsim.claims.claim import Comparison
+from flowsim.flow.basin import Tail, least_singular_value
+from flowsim.flow.schedule import Stop
 from flowsim.flow.solvers.threads import blas_in_one_thread
 from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss
 
 _ROUNDING = 4 * np.finfo(float).eps
 _LEAST = float(np.finfo(float).tiny)
@@ -31,7 +34,43 @@ _LOOK_BACK = 3  # differences, and factors, from which the last ones are estimat
 _LAG = 4.0  # the factor still grows by at most this many times its last growth
 _INTERVAL = 3.0  # times the distance that is still to go
 
-End = tuple[PyTree, float]  # the last model, and a bound on the remaining length
+_STRICTLY = 1e-13  # the tolerance of a continuation
+_CLOSEST = 1e-12  # of the weights: an end this near to the limit is near enough
+_ROOM = 2.0  # times its bound: a way that is longer is wrong
+_CLOSER = 1e-3  # of the accuracy that was asked: how near to the limit a flow is continued
+
+
+class End(NamedTuple):
+    """The end of a flow, and where its limit is.
+
+    **Fields:**
+
+    - model: the last model.
+    - further: the last model, or where the flow was continued to from it.
+    - remaining: a bound on the distance from there to the limit.
+    - near: the factor by which this other place follows a model that is not the last one. Where the models are all that
+      the limit may be as seen from the end, it is the share in which the limit may be as seen from the other place.
+    """
+
+    model: PyTree
+    further: PyTree
+    remaining: float
+    near: float = 1.0
+
+    @staticmethod
+    def of(model: PyTree, remaining: float, tail: Tail | None, near: float = 1.0) -> "End":
+        """The end of a flow with a bound on its remaining length, and with what follows."""
+        if tail is None:
+            return End(model, model, remaining)
+        return End(model, _moved(model, tail.moved), tail.way_to_go, near)
+
+    def place(self, model: PyTree) -> PyTree:
+        """The place near the limit that belongs to a model near the end."""
+        if self.further is self.model:
+            return model
+        follow = lambda here, end, further: further + self.near * (here - end)
+        weights = (eqx.filter(one, eqx.is_inexact_array) for one in (model, self.model, self.further))
+        return eqx.combine(jax.tree.map(follow, *weights), model)
 
 
 class TracedFlowError(TypeError):
@@ -42,13 +81,97 @@ _END: contextvars.ContextVar[End | None] = contextvars.ContextVar("end", default
 
 
 @contextlib.contextmanager
-def ending_at(model: PyTree, remaining: float) -> Iterator[None]:
-    """A context in which a traced flow is known to end at this model, with this bound on its remaining length."""
-    token = _END.set((model, remaining))
+def ending_at(end: End) -> Iterator[None]:
+    """A context in which a traced flow is known to have this end."""
+    token = _END.set(end)
     try:
         yield
     finally:
         _END.reset(token)
+
+
+class _Asking(NamedTuple):
+    """Collects whether each flow whose limit is asked for is traced. Limits are then the values at the end, or NaN."""
+
+    traced: list[bool]
+    forgets: bool = False
+
+
+_ASKING: contextvars.ContextVar[_Asking | None] = contextvars.ContextVar("asking", default=None)
+
+
+@contextlib.contextmanager
+def _asking(*, forgets: bool = False) -> Iterator[list[bool]]:
+    asking = _Asking([], forgets)
+    token = _ASKING.set(asking)
+    try:
+        yield asking.traced
+    finally:
+        _ASKING.reset(token)
+
+
+def takes_limit(compare: Callable[..., Comparison], loss: AbstractPopulationLoss, run: Trajectory) -> bool:
+    """Whether a comparison changes with the value of a limit. It does not if it takes bounds of limits only."""
+    # Most comparisons ask for no limit, which is seen without computing them.
+    with _asking() as asked, contextlib.suppress(Exception):
+        eqx.filter_eval_shape(compare, loss, run)
+    if not asked:
+        return False
+    try:
+        with _asking():
+            known = compare(loss, run)
+        with _asking(forgets=True):
+            unknown = compare(loss, run)
+    except Exception:
+        # A size that is NaN is refused.
+        return True
+    same = np.array_equal(known.slack, unknown.slack, equal_nan=True)
+    return not (same and np.array_equal(known.promised, unknown.promised))
+
+
+def tail_of(
+    run: Trajectory,
+    remaining: float,
+    accuracy: float,
+    go_on: Callable[..., Trajectory],
+    way_to_go: Callable[[PyTree], float],
+) -> Tail | None:
+    """A flow continued from its end nearly to its limit; None if that is not needed, or fails.
+
+    **Arguments:**
+
+    - run: the flow.
+    - remaining: a bound on its remaining length, infinite if none is known.
+    - accuracy: the error of the limit that is asked for, relative to the weights. A flow is not continued if its end is
+      as near.
+    - go_on: (model, settings) -> the flow from there.
+    - way_to_go: model -> a bound on the length of the flow from there.
+    """
+    end, size = run.end, _norm(run.end)
+    if not max(accuracy, _CLOSEST) * size < remaining < math.inf:
+        return None
+    share = max(_CLOSER * accuracy, _STRICTLY) * size / remaining
+    stop = Stop(excess=share**2, grad_norm=share)
+    further = go_on(end, rtol=_STRICTLY, stop=stop, points_per_decade=1)
+    if not further.status.finished:
+        return None
+    weights = (eqx.filter(model, eqx.is_inexact_array) for model in (further.end, end))
+    moved = jax.tree.map(lambda one, other: np.asarray(one) - np.asarray(other), *weights)
+    # Flows near a minimum do not part, so that errors of steps at most add up.
+    error = further.certificates.steps * _STRICTLY * size
+    rest = way_to_go(_moved(end, moved)) + error
+    # A flow goes no further than ``remaining``, which may be that of a repetition close by.
+    return Tail(moved, rest) if _norm(moved) <= _ROOM * remaining and rest < remaining else None
+
+
+def _norm(tree: PyTree) -> float:
+    leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))]
+    return norm(np.concatenate(leaves))
+
+
+def _moved(model: PyTree, moved: PyTree) -> PyTree:
+    weights = eqx.filter(model, eqx.is_inexact_array)
+    return eqx.combine(jax.tree.map(lambda one, by: jax.device_put(np.asarray(one) + by), weights, moved), model)
 
 
 def limit(
@@ -57,8 +180,10 @@ def limit(
     """The limit of a function along a flow, and a bound on its error.
 
     The value is that of f at the end of the flow. The bound is the largest change of f over a ball around the end that
-    the flow cannot leave. It is infinite if no such ball is found: if t1 is short, on a plateau, at a degenerate
-    minimum, where the weights diverge, or if f cannot be computed in ball arithmetic.
+    the flow cannot leave. In a verdict the flow is continued, and both are those of the place where it then is. The
+    error of the flow up to its end is not in the bound: a verdict measures it. The bound is infinite if no such ball is
+    found: if t1 is short, on a plateau, at a degenerate minimum, where the weights diverge, or if f cannot be computed
+    in ball arithmetic.
 
     Both have one row in front, as in a claim about a limit: ``value, allowance = limit(flow, f); return equal(value,
     expected, size, allowance=allowance)``.
@@ -70,12 +195,18 @@ def limit(
 
     **Raises:** `TracedFlowError` inside a transformation of JAX.
     """
-    value = jnp.asarray(f(flow.end), dtype=float)
-    end = _END.get() if _is_traced(flow) else (flow.end, _way_to_go(flow))
+    traced, asking = _is_traced(flow), _ASKING.get()
+    if asking is not None:
+        asking.traced.append(traced)
+        if not traced:
+            value = jnp.asarray(f(flow.end), dtype=float)[None]
+            return jnp.where(asking.forgets, jnp.nan, value), jnp.zeros(value.shape)
+    end = _END.get() if traced else End.of(flow.end, _way_to_go(flow), flow.tail)
     if end is None:
         raise TracedFlowError("limit needs a flow with known values: call it outside of jax transformations")
+    value = jnp.asarray(f(end.place(flow.end)), dtype=float)
     with jax.ensure_compile_time_eval():
-        bound = _variation(f, *end)
+        bound = _variation(f, end.further, end.remaining)
     return value[None], jnp.asarray(bound).reshape(value.shape)[None]
 
 

@@ -23,6 +23,7 @@ from flowsim._core.files import read_arrays, write_arrays
 from flowsim._core.functions import TIMES_ASKED
 from flowsim._core.text import number_text
 from flowsim._core.types import Document
+from flowsim.flow.basin import Tail
 
 DESCENT = "gradient-descent"
 SAME = 1e-12  # relative: no solve distinguishes the weights at closer times
@@ -154,6 +155,7 @@ class Trajectory(eqx.Module):
     - descent: model -> velocity; None for a trajectory from a file.
     - counted: (origin, since) for a flow with a late drop, else None.
     - step_size: (T,) eta_k of a descent, the step from x_k to x_{k+1}. None for a flow.
+    - tail: what follows the end, None if the flow was not continued. A verdict on a limit continues it.
     """
 
     t: Float[Array, " T"]
@@ -169,6 +171,7 @@ class Trajectory(eqx.Module):
     descent: AbstractDescent | None = None
     counted: tuple[Float[Array, " T"], Float[Array, " T"]] | None = None
     step_size: Float[Array, " T"] | None = None
+    tail: Tail | None = None
 
     @property
     def origin(self) -> Float[Array, " T"]:

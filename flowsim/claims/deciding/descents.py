@@ -23,6 +23,7 @@ from flowsim.claims.evidence.case import ROUNDING_SAFETY
 from flowsim.claims.evidence.comparing import WORST_RESOLUTION, compared
 from flowsim.claims.evidence.enclosing import Enclosed, OpenError
 from flowsim.claims.evidence.series import rows_of, scaled
+from flowsim.claims.limits import takes_limit
 from flowsim.flow.recording import uncertified
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
@@ -40,6 +41,8 @@ _NO_BOUND = (
 )
 _OTHER = "The iterates of the trajectory are not those of gradient descent on this loss."
 _TOO_WIDE = "Rounding leaves it open."
+_TOO_FAR = "The distance from the last iterate to the limit leaves it open: make more steps."
+_GRANTED = 1e-8  # two sides may differ by as much of what is allowed for a limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +68,11 @@ def found_along(claim: Claim, evidence: DescentEvidence) -> Finding:
     if isinstance(reading, str):
         return unresolved(note=reading)
     enclosed = evidence.enclosed
+    asked = WORST_RESOLUTION
     if enclosed is not None and np.any(ours.allowance[ours.promised] > 0):
         enclosed = dataclasses.replace(enclosed, remaining=evidence.remaining)
-    sides = _sides(claim, evidence, ours, measured, enclosed)
+        asked = _GRANTED if takes_limit(claim.compare, evidence.stated, evidence.run) else asked
+    sides = dataclasses.replace(_sides(claim, evidence, ours, measured, enclosed), asked=asked)
     if reading.reads_end and (note := _of_the_limit(claim, evidence, sides)) is not None:
         return unresolved(note=note)
     judgement = sides.judgement
@@ -95,10 +100,15 @@ def found_along(claim: Claim, evidence: DescentEvidence) -> Finding:
         where=place,
         floor=float((sides.error[worst] + sides.allowance[worst]) / sides.size[worst]),
         tightness=float(sides.tightness[worst]) or None,
-        note=_TOO_WIDE if judgement is Judgement.UNRESOLVED else "",
+        note=_too_wide(sides) if judgement is Judgement.UNRESOLVED else "",
         sides=sides,
         **until,
     )
+
+
+def _too_wide(sides: Sides) -> str:
+    open_ = sides.possible & ~sides.stands & ~sides.fails
+    return _TOO_FAR if np.all(sides.allowance[open_] > sides.error[open_]) else _TOO_WIDE
 
 
 def _too_late(claim: Claim, evidence: DescentEvidence) -> str:
@@ -269,7 +279,8 @@ def _of_the_limit(claim: Claim, evidence: DescentEvidence, sides: Sides) -> str 
         certain=bounds.certain,
         tie=bounds.zero,
     )
-    return None if there.judgement is sides.judgement else _IS_NO_LIMIT
+    judged = dataclasses.replace(sides, asked=WORST_RESOLUTION).judgement
+    return None if there.judgement is judged else _IS_NO_LIMIT
 
 
 def _goes_on(claim: Claim, evidence: DescentEvidence, sides: Sides) -> bool:

@@ -102,12 +102,17 @@ def _is_so_later(claim: Claim, evidence: Evidence) -> bool:
     return bool(np.all(same | ~now.promised))
 
 
-def allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
-    """Whether a statement about the limit changes by at most its allowance when the flow is continued."""
+def allows_for_a_while(claim: Claim, evidence: Evidence, case: Case, sides: Sides) -> bool:
+    """Whether a statement about the limit changes by at most its allowance when the flow is continued.
+
+    **Arguments:** claim; evidence; case: the solve on which the sides are known; sides.
+    """
     if evidence.prolonged is None:
         # A solver that cannot continue, as at a kink, says nothing about later times.
         return evidence.trajectory.status is Status.STATIONARY
     now, later = (one.slack for one in _now_and_later(claim, evidence, evidence.prolonged))
+    # What is allowed for a limit is the distance from where the flow was continued to.
+    now = now if case.tail is None else case.panel.compared(claim, evidence.stated, case.padded).slack[: now.shape[0]]
     rows = slice(now.shape[0])
     if now.shape != later.shape or now.shape != sides.slack[rows].shape:
         return False

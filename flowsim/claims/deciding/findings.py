@@ -11,15 +11,17 @@ from flowsim.claims.deciding.measuring import discretization_error, rounding_err
 from flowsim.claims.deciding.sides import Errors, Sides, solver_error
 from flowsim.claims.deciding.verdict import Judgement
 from flowsim.claims.evidence import Case, Evidence
+from flowsim.claims.evidence.comparing import WORST_RESOLUTION
 from flowsim.flow.trajectory import Status, Trajectory
 
 _WORST_ENERGY_DEFECT = 1e-3
 _MOVES = 4.0  # times its error
+_GRANTED = 10.0  # times the tolerance of a flow: two sides may differ by as much of what is allowed for a limit
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A judgement with the numbers that a `Verdict` reports, and the sides it was reached on."""
+    """A judgement with the numbers that a `Verdict` reports, and the sides and the solve it was reached on."""
 
     judgement: Judgement
     margin: float | None = None
@@ -30,6 +32,7 @@ class Finding:
     until: float | None = None
     cut: bool = False
     sides: Sides | None = None
+    case: Case | None = None
 
 
 def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, lower: float) -> Finding:
@@ -39,12 +42,15 @@ def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, lower: floa
     """
     if claim.along_flow and (reason := not_solved("A more accurate solve", fine.run) or _unbalanced(fine.run)):
         return Finding(Judgement.UNRESOLVED, note=reason)
-    loss = evidence.stated
+    loss, asked = evidence.stated, WORST_RESOLUTION
     ours = fine.panel.compared(claim, loss, fine.padded)
     if np.any(ours.allowance[ours.promised] > 0):
         # The allowance of the rough solve is not used.
         alone, fine = rough is fine, fine.settled
         rough = fine if alone else rough.with_remaining(fine.remaining)
+        if evidence.takes_limit(claim):
+            asked = _GRANTED * evidence.trajectory.settings.rtol
+            rough, fine = (fine.continued or fine,) * 2 if alone else _continued(rough, fine)
         ours = fine.panel.compared(claim, loss, fine.padded)
     rest = lower * ours.reference if lower else np.zeros(ours.slack.shape)
     if replicates := fine.replicates(claim):
@@ -59,12 +65,12 @@ def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, lower: floa
         both = (one.value - one.bound for one in (other, ours))
         ladder = solver_error(*both, scale=ours.scale, counts=counts, rtol=fine.run.settings.rtol)
     rounding = rounding_error(claim, fine, ours)
-    errors = Errors(rounding, ladder, rest, combines=bool(np.any(thinned > _MOVES * rounding)))
+    errors = Errors(rounding, ladder, rest, combines=bool(np.any(thinned > _MOVES * rounding)), asked=asked)
     ground = grounded(claim, rough, fine, ours, errors)
     sides, judgement = ground.sides, ground.sides.judgement
     if judgement is Judgement.VACUOUS:
         nothing = "The statement promises nothing here."
-        return Finding(judgement, note=nothing, sides=sides, **_until(claim, evidence, fine, ground))
+        return Finding(judgement, note=nothing, sides=sides, case=fine, **_until(claim, evidence, fine, ground))
     if reason := _unknown(claim, fine, sides):
         return Finding(Judgement.UNRESOLVED, note=reason)
     worst = sides.worst
@@ -76,8 +82,15 @@ def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, lower: floa
         tightness=float(sides.tightness[worst]) or None,
         note=ground.note if judgement is Judgement.UNRESOLVED else "",
         sides=sides,
+        case=fine,
         **_until(claim, evidence, fine, ground),
     )
+
+
+def _continued(rough: Case, fine: Case) -> tuple[Case, Case]:
+    """Both solves with what follows their ends, or neither."""
+    one, other = rough.continued, fine.continued
+    return (rough, fine) if one is None or other is None else (one, other)
 
 
 def not_solved(what: str, run: Trajectory) -> str:

@@ -23,7 +23,10 @@ _TOO_WIDE = {
     "loss": "Rounding of the numbers in the loss leaves it open.",
     "statement": "Rounding of the constants in the statement leaves it open.",
     "solver": "The solver's error leaves it open: ask for a smaller rtol.",
-    "way": "The distance from the end of the flow to its limit leaves it open: ask for a stricter stop.",
+    "way": (
+        "The distance from the end of the flow to its limit leaves it open: ask for a stricter stop, "
+        "as in rtol=1e-10, stop=flowsim.Stop(excess=1e-24, grad_norm=1e-13)."
+    ),
     "rest": "The error between the output times, or of the samples, leaves it open.",
 }
 
@@ -60,7 +63,7 @@ def grounded(claim: Claim, rough: Case, fine: Case, ours: Comparison, errors: Er
     """
     times, count, length = fine.padded.t.size, fine.run.t.size, ours.slack.shape[0]
     for_all_t = claim.along_flow and length >= times
-    sides = Sides.of(ours, errors.measured)
+    sides = Sides.of(ours, errors.measured, errors.asked)
     if for_all_t:
         sides = sides.without(slice(count, times))
     after = np.arange(times if for_all_t else 0, length)  # points that are not times
@@ -349,9 +352,10 @@ def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
         return Judgement.UNRESOLVED
     middle, half = _middle(bounds)
     error = np.where(np.isfinite(half), half + sides.error[places], np.inf)
-    values = dict(slack=middle, error=error, tie=bounds.zero)
     there = Sides(
-        **values,
+        slack=middle,
+        error=error,
+        tie=bounds.zero,
         # The balls contain the limit, so that nothing is left to allow for.
         allowance=np.zeros(middle.shape),
         size=sides.size[places],

@@ -30,7 +30,7 @@ from flowsim.claims.deciding.iterates import DescentEvidence
 from flowsim.claims.deciding.sides import not_finite
 from flowsim.claims.deciding.verdict import Judgement, Verdict, Verdicts
 from flowsim.claims.evidence import Case, Evidence
-from flowsim.claims.evidence.comparing import CostlyError, Panel
+from flowsim.claims.evidence.comparing import WORST_RESOLUTION, CostlyError, Panel
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
@@ -236,7 +236,7 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: F
     """Why a statement that reads the end of the flow as if it were the limit may be otherwise there: it allows nothing
     for the difference, or too little. Empty where it does not.
     """
-    sides = finding.sides
+    sides, settled = finding.sides, finding.case or case
     if sides is None or not sides.possible.any():
         return ""
     reads, derived, differs = reads_the_end(claim, evidence, case)
@@ -245,19 +245,19 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: F
     allows = bool(np.any(sides.allowance[sides.possible] > 0))
     if isinstance(evidence.loss, MonteCarloLoss) and not allows:
         return "" if case.status in (Status.EXCESS, Status.GRAD_NORM) else _IS_NO_LIMIT
-    at_the_limit = Judgement.UNRESOLVED
+    at_the_limit, judged = Judgement.UNRESOLVED, dataclasses.replace(sides, asked=WORST_RESOLUTION).judgement
     if not isinstance(evidence.loss, MonteCarloLoss):
-        at_the_limit = judgement_at_the_limit(claim, case, sides)
+        at_the_limit = judgement_at_the_limit(claim, settled, sides)
     # The balls contain all ends, but only the times of the run.
-    if at_the_limit is sides.judgement and not differs and not depends_on_the_times(claim, evidence):
+    if at_the_limit is judged and not differs and not depends_on_the_times(claim, evidence):
         return ""
     if not allows:
         return _IS_NO_LIMIT
-    if {at_the_limit, sides.judgement} == {Judgement.HOLDS, Judgement.VIOLATED}:
+    if {at_the_limit, judged} == {Judgement.HOLDS, Judgement.VIOLATED}:
         return _ALLOWS_TOO_LITTLE
     if not (derived or isinstance(evidence.loss, MonteCarloLoss)):
         return _ALLOWS_TOO_LITTLE
-    return "" if allows_for_a_while(claim, evidence, sides) else _ALLOWS_TOO_LITTLE
+    return "" if allows_for_a_while(claim, evidence, settled, sides) else _ALLOWS_TOO_LITTLE
 
 
 def _verdict(

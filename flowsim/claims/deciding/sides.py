@@ -28,12 +28,14 @@ class Errors(NamedTuple):
     - solver: from the difference of two solves.
     - rest: all others.
     - combines: whether the slack at one time reads the flow at several, as an integral does.
+    - asked: as in `Sides`.
     """
 
     rounding: Points
     solver: Points
     rest: Points
     combines: bool = False
+    asked: float = WORST_RESOLUTION
 
     @property
     def unrounded(self) -> Points:
@@ -78,6 +80,8 @@ class Sides:
     - tie: where the sides are equal exactly.
     - identity: where the statement is an equality.
     - tightness: the ratio of the sides.
+    - asked: the relative accuracy that was asked of a limit. What is allowed beyond it, and beyond the error, does not
+      make sides equal: they may differ by as much.
     """
 
     slack: Points
@@ -89,9 +93,10 @@ class Sides:
     tie: Mask
     identity: Mask
     tightness: Points
+    asked: float = WORST_RESOLUTION
 
     @staticmethod
-    def of(ours: Comparison, error: Points) -> "Sides":
+    def of(ours: Comparison, error: Points, asked: float = WORST_RESOLUTION) -> "Sides":
         """The sides of a comparison whose slack is known to an error."""
         return Sides(
             slack=ours.slack,
@@ -103,6 +108,7 @@ class Sides:
             tie=np.zeros(ours.promised.shape, dtype=bool),
             identity=ours.identity,
             tightness=ours.tightness,
+            asked=asked,
         )
 
     @property
@@ -119,7 +125,8 @@ class Sides:
     def stands(self) -> Mask:
         """Where it promises nothing, or holds by more than the error: an identity agrees to within it."""
         known = self.error + self.allowance <= WORST_RESOLUTION * self.size
-        agrees = known & (np.abs(self.slack) <= self.error + self.allowance)
+        granted = np.minimum(self.allowance, np.maximum(self.error, self.asked * self.size))
+        agrees = known & (np.abs(self.slack) <= self.error + granted)
         exceeds = (self.slack - self.allowance > self.error) | self.tie
         return ~self.possible | np.where(self.identity, agrees, exceeds)
 

@@ -36,6 +36,7 @@ from flowsim.claims.evidence.series import (
     taken,
     weights_of,
 )
+from flowsim.flow.basin import Tail
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.systems import AbstractSystem
 from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory
@@ -76,7 +77,7 @@ class Case:
         self._looks: dict[tuple[bytes, bytes], Enclosed] = {}
         self._thinned: dict[tuple[float, ...], Made[tuple[np.ndarray, Trajectory]]] = {}
         self._records: dict[float, tuple[Array, Array, Array]] = {}
-        self._settled: dict[float, Case] = {}
+        self._settled: dict[tuple[float, bool], Case] = {}
 
     @property
     def panel(self) -> Panel:
@@ -108,18 +109,29 @@ class Case:
     @functools.cached_property
     def settled(self) -> "Case":
         """The same solve with a bound on its remaining length."""
-        return self.with_remaining(self._repetitions.way_to_go(self.run.end))
+        return self if self._unsettled else self.with_remaining(self._repetitions.way_to_go(self.run.end))
 
-    def with_remaining(self, remaining: float) -> "Case":
+    def with_remaining(self, remaining: float, tail: Tail | None = None) -> "Case":
         """The same solve with a given bound on its remaining length; the same case for all claims."""
-        if remaining in self._settled:
-            return self._settled[remaining]
+        key = remaining, tail is not None
+        if key in self._settled:
+            return self._settled[key]
         case = Case(self._repetitions, self._solve, self._further, self._traces)
         case.run, case.remaining, case._unsettled, case._records = self.run, remaining, self, self._records
-        case.padded = dataclasses.replace(self.padded, way_to_go=jax.device_put(case.remaining))
-        self._settled[remaining] = case
+        case.tail = tail or self.tail
+        case.padded = dataclasses.replace(self.padded, way_to_go=jax.device_put(remaining), tail=case.tail)
+        self._settled[key] = case
         return case
 
+    @functools.cached_property
+    def continued(self) -> "Case | None":
+        """The solve with what follows its end, from a solve whose remaining length is known; None if it does not need
+        that or it fails.
+        """
+        tail = self._repetitions.tail_of(self.run, self.remaining)
+        return None if tail is None else self.with_remaining(self.remaining, tail)
+
+    tail: Tail | None = None
     remaining = math.inf
     _unsettled: "Case | None" = None
 
@@ -228,7 +240,7 @@ class Case:
     def enclosed(self) -> Enclosed:
         """The solve in balls."""
         if self._unsettled is not None:
-            return dataclasses.replace(self._unsettled.enclosed, remaining=self.remaining)
+            return dataclasses.replace(self._unsettled.enclosed, remaining=self.remaining, tail=self.tail)
         count = self.run.t.size
         base, *others = [(run.loss, run.excess, run.grad_norm_sq) for _, run in self.nudged]
         # The error of a difference is relative to the numbers that were subtracted.

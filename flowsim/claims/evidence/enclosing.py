@@ -27,7 +27,8 @@ from flowsim.claims.evidence.course import Spans
 from flowsim.claims.evidence.jumps import jumps_in
 from flowsim.claims.evidence.moving import NEGLIGIBLE, ROUNDING
 from flowsim.claims.evidence.series import weights_of
-from flowsim.claims.limits import ending_at
+from flowsim.claims.limits import End, ending_at
+from flowsim.flow.basin import Tail
 from flowsim.flow.recording import uncertified
 from flowsim.flow.systems import AbstractSystem
 from flowsim.flow.trajectory import Trajectory
@@ -84,6 +85,7 @@ class Enclosed:
     - errors: (T,) the measured errors of loss, excess and |grad|^2, for a loss that balls cannot evaluate, and of the
       energy that a descent dissipates.
     - remaining: a bound on the remaining length of the flow after its end.
+    - tail: what follows the end, None if the flow was not continued.
     - is_identity: claim -> whether it is an identity.
     - rounding: the relative errors of numbers.
     - stay: which weights stay zero, in the shape of the model; None if not known.
@@ -104,6 +106,7 @@ class Enclosed:
     spread: PyTree = None
     times: Balls | None = None
     iterates: tuple[PyTree, Balls] | None = None
+    tail: Tail | None = None
     traces: dict[tuple[object, ...], tuple[object, Traced]] = dataclasses.field(default_factory=dict, repr=False)
     _known: dict[tuple[bytes, bytes, float], Rows] = dataclasses.field(init=False, default_factory=dict, repr=False)
 
@@ -114,7 +117,9 @@ class Enclosed:
     def settled(self, claim: Claim, rows: np.ndarray, radius: float, most_operations: float) -> Bounds:
         """As `compared`, with the end anywhere within a radius of the last row, as the limit of the flow is."""
         further = np.where(np.arange(rows.size) == rows.size - 1, radius, -1.0)
-        return self._compared(claim, balls(np.asarray(self.run.t)[rows]), rows, further, most_operations)
+        # Where the flow was continued, its limit is nearer to that point than to the end.
+        near = 1.0 if self.tail is None else (self.tail.way_to_go + radius - self.remaining) / radius
+        return self._compared(claim, balls(np.asarray(self.run.t)[rows]), rows, further, most_operations, near=near)
 
     def beyond(self, claim: Claim, t: Balls, radius: float, most_operations: float) -> Bounds:
         """The comparison at the start, at the end, and at later times ``t`` with weights within a radius of the end."""
@@ -223,16 +228,17 @@ class Enclosed:
         most_operations: float,
         *,
         look_between: bool = True,
+        near: float = 1.0,
     ) -> Bounds:
         """The comparison in some rows. Rows that stand for later times are wider by ``further``, which is at most 0 for
-        the others. With ``look_between`` operations that jump from row to row are listed.
+        the others. With ``look_between`` operations that jump from row to row are listed. ``near`` is as in `End`.
         """
         jumps: tuple[str, ...] = ()
         try:
             known = self._rows(t, rows, further, most_operations)
             series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated, *self._sizes(rows))
             given = (self._numbers, series, known.models)
-            traced = self._trace(claim, rows.size)
+            traced = self._trace(claim, rows.size, near)
             if look_between:
                 whole = rows.size == self.run.t.size and not np.any(further > 0)
                 jumps = jumps_in(traced, given, whole, most_operations)
@@ -256,24 +262,25 @@ class Enclosed:
         """The number of points that the comparison of a claim has for this number of rows. Raises what JAX raises."""
         return (*self._trace(claim, rows).shapes[0], 1)[0]
 
-    def _trace(self, claim: Claim, rows: int) -> Traced:
+    def _trace(self, claim: Claim, rows: int, near: float = 1.0) -> Traced:
         """The traced claim: the numbers of the loss, series and weights -> parts of a `Comparison`."""
         arrays, fixed = eqx.partition(self.loss, eqx.is_inexact_array)
-        rest, end = self._rest(np.zeros(rows, dtype=int)), self.run.end  # known, as it is not inside a trace
+        rest = self._rest(np.zeros(rows, dtype=int))
+        end = End.of(self.run.end, self.remaining, self.tail, near)  # known, as it is not inside a trace
 
         def sides(arrays, series, models):
             t, loss, excess, grad_norm_sq, dissipated, *sizes = series
             weights = eqx.combine(models, rest)
             run = uncertified(t, weights, loss, excess, grad_norm_sq, dissipated, self.run.descent, *sizes)
             run = dataclasses.replace(run, way_to_go=jnp.asarray(self.remaining))
-            with ending_at(end, self.remaining):
+            with ending_at(end):
                 ours = claim.compare(eqx.combine(arrays, fixed), run)
             return ours.slack, ours.promised, ours.allowance, ours.scale, ours.size, ours.value - ours.bound
 
         at_rows = lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), float)
         weights = jax.tree.map(at_rows, eqx.filter(self.run.models, eqx.is_inexact_array))
         series = (at_rows(self.run.t),) * (5 + (self.run.step_size is not None))
-        return self._traced((claim, self.remaining), rows, sides, arrays, series, weights)
+        return self._traced((claim, self.remaining, self.tail, near), rows, sides, arrays, series, weights)
 
     def _sizes(self, rows: np.ndarray) -> tuple[Balls, ...]:
         """The step sizes of a descent."""

@@ -12,6 +12,7 @@ from flowsim.claims.evidence.narrow import stepped_over
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
 from flowsim.claims.evidence.series import merged, shifted, shortened
 from flowsim.claims.hypotheses import Hypothesis
+from flowsim.claims.limits import takes_limit
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
@@ -100,6 +101,18 @@ class Evidence(AbstractRepetitions):
 
     @functools.cached_property
     def _conditions(self) -> dict[int, tuple[Callable, tuple[Hypothesis, ...]]]:
+        return {}
+
+    def takes_limit(self, claim: Claim) -> bool:
+        """Whether a claim takes the value of some limit."""
+        key = id(claim.compare)
+        if key not in self._limits:
+            taken = claim.along_flow and takes_limit(claim.compare, self.stated, self.cases[0].padded)
+            self._limits[key] = claim.compare, taken
+        return self._limits[key][1]
+
+    @functools.cached_property
+    def _limits(self) -> dict[int, tuple[Callable, bool]]:
         return {}
 
     def reads_more_than_the_start(self, claim: Claim) -> bool:

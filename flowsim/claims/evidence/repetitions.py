@@ -19,7 +19,8 @@ from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel
 from flowsim.claims.evidence.moving import ROUNDING, is_symmetric, moved
 from flowsim.claims.evidence.series import gap, merged, shifted, shortened
-from flowsim.flow.basin import stay_at_zero
+from flowsim.claims.limits import tail_of
+from flowsim.flow.basin import Tail, stay_at_zero
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.solvers.clock import counted, since_last_origin
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
@@ -152,6 +153,11 @@ class AbstractRepetitions:
         """A proved bound on the remaining length of the flow from its end."""
         return self.system.way_to_go(self.system.encode(end), self.system.encode(self.trajectory.start))
 
+    def tail_of(self, run: Trajectory, remaining: float) -> Tail | None:
+        """What follows the end of a solve with a bound on its remaining length; see `limits.tail_of`."""
+        go_on = functools.partial(gradient_flow, self.loss, solver=self._solver)
+        return tail_of(run, remaining, self.trajectory.settings.rtol, go_on, self.way_to_go)
+
     def is_rounding(self, model: PyTree) -> bool:
         """Whether the field at a model consists of rounding only."""
         return bool(_is_rounding(self.system, self.system.encode(model)))
@@ -223,8 +229,7 @@ class AbstractRepetitions:
 
     def _from(self, loss: AbstractPopulationLoss, run: Trajectory, row: int, times: np.ndarray) -> Trajectory:
         """The flow from a row of a solve to further times, with the same tolerances."""
-        begin = run.row(row)
-        rtol, atol = run.settings.rtol, run.settings.atol or None
+        begin, rtol, atol = run.row(row), run.settings.rtol, run.settings.atol or None
         return gradient_flow(loss, begin, times=times, rtol=rtol, atol=atol, solver=self._solver, points_per_decade=0)
 
     def ladder(self) -> dict[str, float]:

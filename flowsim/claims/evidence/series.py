@@ -79,7 +79,7 @@ def taken(run: Trajectory, rows: np.ndarray) -> Trajectory:
     pick = lambda leaf: jax.device_put(np.asarray(leaf)[places]) if eqx.is_array(leaf) else leaf
     t, value, excess, grad_norm_sq, dissipated = map(pick, rows_of(run))
     other = uncertified(t, jax.tree.map(pick, run.models), value, excess, grad_norm_sq, dissipated, run.descent)
-    return dataclasses.replace(other, way_to_go=run.way_to_go)
+    return dataclasses.replace(other, way_to_go=run.way_to_go, tail=run.tail)
 
 
 def shortened(run: Trajectory, count: int) -> Trajectory:
@@ -104,7 +104,7 @@ def padded_with(
 ) -> Trajectory:
     """A padded trajectory with other weights and series."""
     other = uncertified(run.t, models, loss, excess, grad_norm_sq, dissipated, run.descent, run.step_size)
-    return dataclasses.replace(other, way_to_go=run.way_to_go)
+    return dataclasses.replace(other, way_to_go=run.way_to_go, tail=run.tail)
 
 
 def scaled(run: Trajectory, rows: slice, weights: float, losses: float, t: float = 1.0) -> Trajectory:
@@ -150,7 +150,7 @@ def randomized(run: Trajectory) -> Trajectory:
     models, value, excess, grad_norm_sq, dissipated = jax.tree.map(lead, (run.models, *rows_of(run)[1:]))
     t = np.append(np.asarray(run.t)[:1], np.cumsum(draw.uniform(0.1, 1.0, run.t.size - 1)))
     other = uncertified(jax.device_put(t), models, value, excess, grad_norm_sq, dissipated, run.descent)
-    return dataclasses.replace(other, way_to_go=run.way_to_go)
+    return dataclasses.replace(other, way_to_go=run.way_to_go, tail=run.tail)
 
 
 def rows_of(run: Trajectory) -> tuple[Array, ...]:

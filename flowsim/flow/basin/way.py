@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -16,6 +17,19 @@ from flowsim.flow.solvers.threads import blas_in_one_thread
 _LARGEST_BOWL = 128  # weights
 _OFFSET = 1e-6  # of the weights: the distance of nearby points
 _AT_REST = 1e-12  # of the weights: a start that moves less is at rest up to rounding
+
+
+class Tail(NamedTuple):
+    """What follows the end of a flow.
+
+    **Fields:**
+
+    - moved: in the form of the weights, how far the flow was continued from the end.
+    - way_to_go: a bound on the remaining length after that.
+    """
+
+    moved: PyTree
+    way_to_go: float
 
 
 def way_to_go(flow: Landscape, state: PyTree, start: PyTree, step_size: float = 0.0, apart: float = 0.0) -> float:
