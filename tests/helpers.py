@@ -26,6 +26,19 @@ class Pair(eqx.Module):
     b: jax.Array
 
 
+class Form(eqx.Module):
+    """A function with parameters, compiled once for all of them."""
+
+    function: Callable[..., jax.Array] = eqx.field(static=True)
+    parameters: tuple[jax.Array, ...]
+
+    def __init__(self, function: Callable[..., jax.Array], *parameters: Any):
+        self.function, self.parameters = function, tuple(map(jnp.asarray, parameters))
+
+    def __call__(self, model: PyTree) -> jax.Array:
+        return self.function(model, *self.parameters)
+
+
 def weight(x: Any) -> Weight:
     return Weight(jnp.asarray(x, dtype=float))
 

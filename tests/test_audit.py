@@ -36,9 +36,11 @@ class Point(eqx.Module):
     x: jax.Array
 
 
+LOSS = flowsim.FunctionLoss(lambda model: jnp.sum(jnp.asarray(RATES) * model.x**2) / 2, minimum=0.0)
+
+
 def make(scale: float = 1.0):
-    loss = flowsim.FunctionLoss(lambda model: jnp.sum(jnp.asarray(RATES) * model.x**2) / 2, minimum=0.0)
-    return loss, Point(scale * jnp.asarray([1.0, 2.0]))
+    return LOSS, Point(scale * jnp.asarray([1.0, 2.0]))
 
 
 def claim(name, rate, along_flow=True):

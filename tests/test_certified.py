@@ -50,10 +50,16 @@ def gamma(flow):
 NAMES = ["mine.slower", "mine.faster", "mine.gamma"]
 
 
-@pytest.fixture
-def problem(tmp_path):
-    (tmp_path / "mine.py").write_text(MINE)
-    return spec_of({"make": f"{tmp_path / 'mine.py'}:make", "flow": {"t1": 2.0}}).build()
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory) -> str:
+    file = tmp_path_factory.mktemp("mine") / "mine.py"
+    file.write_text(MINE)
+    return f"{file}:make"
+
+
+@pytest.fixture(scope="module")
+def problem(mine):
+    return spec_of({"make": mine, "flow": {"t1": 2.0}}).build()
 
 
 @pytest.fixture
@@ -132,7 +138,7 @@ def test_a_run_that_was_interrupted_tries_only_what_is_left(problem, tmp_path, t
     ("name", "planted", "shown"), [("faster", "holds", "refuted"), ("slower", "violated", "proved")]
 )
 def test_a_certificate_that_contradicts_what_was_measured_stops_the_run(
-    name, planted, shown, problem, tmp_path, monkeypatch, capfd
+    name, planted, shown, mine, problem, tmp_path, monkeypatch, capfd
 ):
     judge = running.judge_or_note
 
@@ -151,7 +157,6 @@ def test_a_certificate_that_contradicts_what_was_measured_stops_the_run(
     assert checker.check(json.loads(file.read_text())).startswith(shown)
     assert not (out / "verdicts.json").exists()
     monkeypatch.delenv("FLOWSIM_TRACEBACK", raising=False)
-    mine = f"{tmp_path / 'mine.py'}:make"
     command = ["run", mine, "--set", "flow.t1=2.0", "--out", str(tmp_path / "other"), "--certify", "--quiet"]
     assert main.main(command) == 3
     said = capfd.readouterr().err

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Weight
+from helpers import Form, Weight
 
 import flowsim
 from flowsim import Claim, FunctionLoss, Status, at_least, at_most, equal, gradient_flow
@@ -18,14 +18,17 @@ from flowsim.flow.systems import system_of
 from flowsim.problem import spec_of
 
 
+def absolute(m: Weight, c: jax.Array, slope: jax.Array) -> jax.Array:
+    return jnp.sum((m.x - c) ** 2) / 2 + slope * jnp.sum(jnp.abs(m.x))
+
+
 @functools.cache
 def lasso(scale: float = 1.0, penalty: float = 1.0, minimum: float | None = None) -> tuple[FunctionLoss, Weight]:
     """|x - c|^2 / 2 + penalty |x|_1: with c = (2, .3) and penalty 1 the second weight comes to 0 at t = log(3.7/.7) and
     stays there, while the first one goes on.
     """
-    c = scale * jnp.asarray([2.0, 0.3])
-    loss = lambda m: jnp.sum((m.x - c) ** 2) / 2 + scale * penalty * jnp.sum(jnp.abs(m.x))
-    return FunctionLoss(loss, minimum=minimum), Weight(scale * jnp.asarray([3.0, 3.0]))
+    form = Form(absolute, scale * jnp.asarray([2.0, 0.3]), scale * penalty)
+    return FunctionLoss(form, minimum=minimum), Weight(scale * jnp.asarray([3.0, 3.0]))
 
 
 TIME = float(np.log(3.7 / 0.7))
@@ -93,9 +96,13 @@ def test_a_kink_that_is_crossed_ends_nothing():
     assert float(flow.t[-1]) > np.log(2) + 1
 
 
+def steep(m: Weight, rate: jax.Array) -> jax.Array:
+    return (m.x[0] ** 2 + rate * m.x[1] ** 2) / 2 + jnp.sum(m.x**4)
+
+
 @pytest.mark.parametrize("rate", [1.0, 1e6, 1e11])
 def test_a_steep_field_is_no_kink(rate):
-    loss = FunctionLoss(lambda m: jnp.sum(jnp.asarray([1.0, rate]) * m.x**2) / 2 + jnp.sum(m.x**4), minimum=0.0)
+    loss = FunctionLoss(Form(steep, rate), minimum=0.0)
     start = Weight(jnp.asarray([1.0, 0.5]))
     flow = gradient_flow(loss, start, t1=1.0)
     system, _ = system_of(loss, start, "implicit")

@@ -112,7 +112,7 @@ def three_heads(minimum=0.0):
     return FunctionLoss(lambda m: jnp.sum((m.a * m.b * m.c - HEADS) ** 2) / 2, minimum=minimum)
 
 
-@pytest.mark.parametrize("scale", [1e-8, 1e-16, 1e-20, 1e-40, pytest.param(1e-80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scale", [1e-8, 1e-20, pytest.param(1e-80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("minimum", [0.0, None])
 def test_three_heads_leave_one_after_the_other_however_small(scale, minimum):
     """Tiny heads creep beside those that have come to rest, where neither Hessian nor gradient tells."""

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
+from helpers import Form
 
 import flowsim
 from flowsim.claims.hypotheses import hypothesis
@@ -61,14 +62,14 @@ def certificate():
 # --- The enclosure ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("t", [0.0, 0.3, 1.7, 9.99])
-def test_exact_solutions_are_within_the_proved_radius(t):
+def test_exact_solutions_are_within_the_proved_radius():
     start, curvatures = np.asarray([1.0, -0.3, 2.0]), np.asarray([0.02, 1.0, 7.0])
     path = flowsim.enclose(quadratic(curvatures), jnp.asarray(start), t1=10.0)
-    weights, radius = path.at(t)
-    assert radius < 1e-14
-    assert np.linalg.norm(np.asarray(weights) - np.exp(-curvatures * t) * start) <= radius + 1e-15
     assert np.all(path.errors < 1e-17)
+    for t in (0.0, 0.3, 1.7, 9.99):
+        weights, radius = path.at(t)
+        assert radius < 1e-14, t
+        assert np.linalg.norm(np.asarray(weights) - np.exp(-curvatures * t) * start) <= radius + 1e-15, t
 
 
 def test_a_flow_through_a_plateau_is_enclosed():
@@ -86,9 +87,9 @@ def test_a_flow_through_a_plateau_is_enclosed():
 def test_the_numerical_flow_is_within_the_enclosure_and_its_own_error():
     loss = flowsim.LinearAttentionLoss(flowsim.LinearRegression(jnp.diag(jnp.asarray([0.5, 2.0])), 10))
     start = flowsim.LinearAttention(0.3 * jnp.eye(2), jnp.asarray(0.5))
-    path = flowsim.enclose(loss, start, t1=2.0)
-    run = flowsim.gradient_flow(loss, start, times=[0.5, 2.0], rtol=1e-11)
-    for t in (0.5, 2.0):
+    path = flowsim.enclose(loss, start, t1=0.5)
+    run = flowsim.gradient_flow(loss, start, times=[0.1, 0.5], rtol=1e-11)
+    for t in (0.1, 0.5):
         weights, radius = path.at(t)
         measured = run.at(t)
         off = jax.tree.map(lambda one, other: float(jnp.max(jnp.abs(one - other))), weights, measured)
@@ -257,16 +258,19 @@ def test_a_promise_that_is_not_always_made_is_proved_in_full_or_left():
         flowsim.certify(promise, quadratic([1.0]), jnp.ones(1), t1=1.0, refutes=True)
 
 
+def products(w, target):
+    return jnp.sum((w[:2] * w[2:] - target) ** 2) / 2
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_no_proof_contradicts_the_measured_verdict(seed):
     rng = np.random.default_rng(100 + seed)
     target, start = rng.uniform(0.5, 2.0, 2), jnp.asarray(rng.uniform(0.2, 0.6, 4))
-    loss = flowsim.FunctionLoss(lambda w: jnp.sum((w[:2] * w[2:] - target) ** 2) / 2, minimum=0.0)
+    loss = flowsim.FunctionLoss(Form(products, target), minimum=0.0)
     run = flowsim.gradient_flow(loss, start, t1=1.0)
     sharp = float(jnp.min(run.grad_norm_sq / run.excess))
-    for factor, judged in ((0.9, "holds"), (1.1, "violated")):
-        claim = pl(factor * sharp)
-        (verdict,) = flowsim.judge([claim], loss, run)
+    claims = [pl(0.9 * sharp), pl(1.1 * sharp)]
+    for claim, verdict, judged in zip(claims, flowsim.judge(claims, loss, run), ("holds", "violated"), strict=True):
         assert verdict.verdict == judged
         refutes = judged == "violated"
         t1 = verdict.where or 1e-3 if refutes and isinstance(verdict.where, float) else 1.0
@@ -615,7 +619,11 @@ def test_what_is_no_polynomial_is_left_open(name):
         flowsim.certify(_equality(*NOT_POLYNOMIAL[name]), quadratic([1.0, 1.0]), jnp.ones(2), t1=np.inf)
 
 
-@pytest.mark.parametrize("seed", range(6))
+# Up to their sign, which neither a proof nor a solver sees.
+FORMS = [form for form in itertools.product((-1.0, 0.0, 1.0), repeat=3) if form >= (0.0, 0.0, 0.0)]
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_no_equality_is_proved_that_an_independent_solver_denies(seed):
     rng = np.random.default_rng(seed)
     a, b, c = (float(x) for x in rng.integers(-3, 4, 3))
@@ -624,14 +632,14 @@ def test_no_equality_is_proved_that_an_independent_solver_denies(seed):
     slopes = jax.jit(jax.grad(lambda w: loss(w)))
     w = scipy.integrate.solve_ivp(lambda t, w: -np.asarray(slopes(w)), (0, 0.3), start, rtol=1e-11, atol=1e-12).y.T
     proved = 0
-    for p, q, r in itertools.product((-1.0, 0.0, 1.0), repeat=3):
+    for p, q, r in FORMS:
         form = lambda w, p=p, q=q, r=r: p * w[..., 0] ** 2 + q * w[..., 1] ** 2 + r * w[..., 2] ** 2
         claim = _equality(lambda flow, form=form: form(flow.models), lambda flow, form=form: form(flow.models[0]))
         with contextlib.suppress(OpenError):
             flowsim.certify(claim, loss, start, t1=np.inf)
             proved += 1
             assert np.max(np.abs(form(w) - form(w[0]))) < 1e-8
-    assert proved >= 3  # zero, and |w_1|^2 + |w_3|^2 - |w_2|^2 with either sign
+    assert proved >= 2  # zero, and |w_1|^2 + |w_3|^2 - |w_2|^2
 
 
 def test_a_change_anywhere_of_an_equality_is_seen(equality):
@@ -646,14 +654,14 @@ def _resealed(certificate):
 
 
 ALWAYS = {"version": identities.VERSION, "verdict": "proved", "start": _program(_number("1")), "loss": SQUARE}
-FALSE = {  # that are said to stay zero
+FALSE = {  # sides of which a certificate says that they are zero for all t
     "what moves": {"sides": _program(INPUT["weights"], _number("1"), ["sub", [0, 1], None])},
     "what moves with t": {"sides": _program(INPUT["t"])},
     "what is constant and not zero": {"sides": _program(_number("1p0"))},
     "one": {"sides": _program(_number("1"))},
     "no sides": {"sides": _program(_number())},
     "the first of two": {"sides": _program(INPUT["weights"], _number("0"), ["take", [1, 0], [0, 1]])},
-    "less operations than that": {"sides": {"operations": [_number("0")], "result": 1}},
+    "a result after the last operation": {"sides": {"operations": [_number("0")], "result": 1}},
     "an operation before the first": {"sides": _program(_number("0"), ["add", [-1, -1], None])},
     "an entry before the first": {"sides": _program(_number("0", "1"), ["take", [0], [-2]])},
     "a power below one": {"sides": _program(_number("0"), ["power", [0], 0], _number("1"), ["sub", [1, 2], None])},

@@ -174,11 +174,10 @@ def test_a_false_limit_is_refused_and_an_unproved_one_is_not_judged():
         return Claim("a.limit", "a test", "U -> ..", compare)
 
     run = gradient_flow(loss, start)
-    assert flowsim.check(tends(1.0), loss, run).verdict is Judgement.HOLDS
-    assert flowsim.check(tends(1 + 1e-9), loss, run).verdict is Judgement.VIOLATED
+    true, false, twice = map(tends, (1.0, 1 + 1e-9, 2.0))
+    assert [one.verdict for one in flowsim.judge([true, false], loss, run)] == [Judgement.HOLDS, Judgement.VIOLATED]
     early = gradient_flow(loss, balanced(1e-5, np.eye(2)), t1=1e-6)
-    for factor in (1.0, 2.0):
-        assert flowsim.check(tends(factor), loss, early).verdict is Judgement.UNRESOLVED
+    assert {one.verdict for one in flowsim.judge([true, twice], loss, early)} == {Judgement.UNRESOLVED}
 
 
 @pytest.mark.parametrize("apart", [2.0**-52, 1e-13])
@@ -232,14 +231,16 @@ def test_many_weights_leave_a_saddle_where_no_minimum_is_known(apart, solver):
     assert float(run.loss[-1]) == pytest.approx(0.0 if apart else float(jnp.sum(s[2:] ** 2)) / 2, abs=1e-12)
 
 
+THREE_LAYERS = FunctionLoss(lambda m: jnp.sum((m.w[0] * m.w[1] * m.w[2] - 1) ** 2) / 2)
+
+
 @pytest.mark.parametrize("reached", [0, 1, 350, 699, 700])
 def test_many_tiny_weights_leave_a_saddle_of_higher_order(reached):
     """2,100 weights, sum (a_i b_i c_i - 1)^2/2, some products 1 and the rest 1e-60: the curvature along the rest is far
     below the rounding of that along the others. Only where all are 1 is a minimum.
     """
-    loss = FunctionLoss(lambda m: jnp.sum((m.w[0] * m.w[1] * m.w[2] - 1) ** 2) / 2)
     start = Factors(1e-20 * jnp.abs(jax.random.normal(jax.random.key(5), (3, 700))))
     a, b = jnp.exp(0.3 * jax.random.normal(jax.random.key(6), (2, 700)))
     rests = jnp.where((jnp.arange(700) < reached)[None], jnp.stack([a, b, 1 / (a * b)]), start.w)
-    system = loss_system(loss, start)
+    system = loss_system(THREE_LAYERS, start)
     assert bool(leaves_in_krylov(system, Factors(rests), start, jnp.asarray(True))) == (reached < 700)

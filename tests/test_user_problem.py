@@ -45,10 +45,12 @@ class TwoLayers(eqx.Module):
     activation: object
 
 
+LOSS = flowsim.FunctionLoss(lambda net: 0.5 * (net.a * net.b - own_beside.TARGET) ** 2, minimum=0.0)
+
+
 def make(scale: float = 0.5, ratio=0.2, depth=2, weights=[1, 2.5], word="a \\"b\\" c", even: bool = True):
     assert isinstance(weights, list)
-    loss = flowsim.FunctionLoss(lambda net: 0.5 * (net.a * net.b - own_beside.TARGET) ** 2, minimum=0.0)
-    return loss, TwoLayers(jnp.array(scale), jnp.array(scale * ratio), jnp.tanh)
+    return LOSS, TwoLayers(jnp.array(scale), jnp.array(scale * ratio), jnp.tanh)
 
 
 def dominance(factor):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import Form
 
 import flowsim
 from flowsim import Claim, FunctionLoss, at_least, at_most, equal, gradient_flow, initialization
@@ -40,9 +41,13 @@ def factors(a: float, b: float) -> Factors:
     return Factors(jnp.asarray(float(a)), jnp.asarray(float(b)))
 
 
+def bowl(m: Weight, to: jax.Array, minimum: jax.Array) -> jax.Array:
+    return minimum + (m.x - to) ** 2 / 2
+
+
 @functools.cache
 def parabola(to: float = 0.0, minimum: float = 0.0) -> FunctionLoss:
-    return FunctionLoss(lambda m: minimum + (m.x - to) ** 2 / 2, minimum=minimum)
+    return FunctionLoss(Form(bowl, to, minimum), minimum=minimum)
 
 
 QUARTIC = FunctionLoss(lambda m: m.x**4 / 4, minimum=0.0)  # x = 1/sqrt(1 + 2t) from 1
@@ -225,14 +230,16 @@ def test_what_weights_pass_through_between_two_outputs_is_seen(width):
     """e^{-t} steps from .59 to .48."""
     near = lambda flow: jnp.abs(flow.models.x - 0.55) <= width
     bell = lambda flow: jnp.exp(-(((flow.models.x - 0.55) / width) ** 2))
-    for compare, verdict in (
-        (lambda loss, flow: at_most(flow.models.x, 0.5, promised=near(flow)), VIOLATED),
-        (lambda loss, flow: at_most(flow.models.x, 0.6, promised=near(flow)), HOLDS),
-        (lambda loss, flow: at_most(flow.models.x, 0.5, promised=near(flow) & (flow.models.x > 0.6)), VACUOUS),
-        (lambda loss, flow: at_most(bell(flow), 0.5), VIOLATED),
-        (lambda loss, flow: at_most(bell(flow), 1.01), HOLDS),
-    ):
-        assert judged(compare, parabola(), weight(1)).verdict is verdict
+    cases = (
+        (lambda flow: at_most(flow.models.x, 0.5, promised=near(flow)), VIOLATED),
+        (lambda flow: at_most(flow.models.x, 0.6, promised=near(flow)), HOLDS),
+        (lambda flow: at_most(flow.models.x, 0.5, promised=near(flow) & (flow.models.x > 0.6)), VACUOUS),
+        (lambda flow: at_most(bell(flow), 0.5), VIOLATED),
+        (lambda flow: at_most(bell(flow), 1.01), HOLDS),
+    )
+    claims = [flowsim.claim("own.claim", "here", statement="x")(compare) for compare, _ in cases]
+    found = flowsim.judge(claims, parabola(), gradient_flow(parabola(), weight(1)))
+    assert [one.verdict for one in found] == [expected for _, expected in cases]
 
 
 def test_an_identity_that_fails_between_two_outputs_is_seen():
@@ -248,10 +255,14 @@ def test_several_spikes_are_seen():
     assert judged(lambda loss, flow: at_most(spikes(flow), 0.5), parabola(), weight(1)).verdict is VIOLATED
 
 
+def long_way(m: Factors, rate: jax.Array) -> jax.Array:
+    return (m.a**2 + rate * m.b**2) / 2
+
+
 @pytest.mark.parametrize("rate", [1e-12, 1e-14])
 def test_an_allowance_of_ones_own_does_not_stand_in_for_a_long_way(rate):
     """The way to the limit is known, and is long."""
-    loss = FunctionLoss(lambda m: (m.a**2 + rate * m.b**2) / 2, minimum=0.0)
+    loss = FunctionLoss(Form(long_way, rate), minimum=0.0)
     compare = lambda loss, flow: at_least(flow.end.b[None], 0.5, allowance=1e-3)
     assert judged(compare, loss, factors(1.0, 1.0)).verdict is UNRESOLVED
 
@@ -279,21 +290,28 @@ def test_a_loss_that_cancels_has_no_walls(function):
     assert judged(lambda loss, flow: at_most(flow.models.x, 2.0), loss, weight(1)).verdict is HOLDS
 
 
+def wall(m: Weight, width: jax.Array, height: jax.Array) -> jax.Array:
+    return m.x**2 / 2 + height * jnp.exp(-(((m.x - 0.5) / width) ** 2))
+
+
 @pytest.mark.parametrize(
     ("width", "height"), [(1e-3, 1.0), (1e-4, 0.01), (1e-6, 0.01), (1e-6, 1e-3), (1e-8, 1e-5), (1e-6, -1e-3)]
 )
 def test_a_wall_that_is_thinner_than_a_step_is_seen(width, height):
     """The flow from 1 to 0 ends at a wall at 1/2, however low it is, or in a pit."""
-    loss = FunctionLoss(lambda m: m.x**2 / 2 + height * jnp.exp(-(((m.x - 0.5) / width) ** 2)), minimum=0.0)
+    loss = FunctionLoss(Form(wall, width, height), minimum=0.0)
     found = judged(lambda loss, flow: at_least(flow.models.x, 0.4), loss, weight(1))
     assert found.verdict is not VIOLATED, found
+
+
+def valley_across(m: Weight, width: jax.Array) -> jax.Array:
+    return jnp.sum(m.x - 1) ** 2 / 4 + 2 * ((m.x[0] - m.x[1]) ** 2 / width - width) ** 2
 
 
 @pytest.mark.parametrize("width", [1e-2, 1e-3, 1e-5])
 def test_a_narrow_valley_that_rounding_chooses_is_none_of_a_symmetric_start(width):
     """x = y for all t, and rounding leads to x - y = +-width."""
-    across = lambda m: m.x[0] - m.x[1]
-    loss = FunctionLoss(lambda m: jnp.sum(m.x - 1) ** 2 / 4 + 2 * (across(m) ** 2 / width - width) ** 2)
+    loss = FunctionLoss(Form(valley_across, width))
     compare = lambda loss, flow: at_most(jnp.abs(flow.models.x[:, 0] - flow.models.x[:, 1]), width / 2)
     assert judged(compare, loss, Weight(jnp.asarray([0.5, 0.5])), t1=60.0).verdict is not VIOLATED
 
@@ -645,26 +663,23 @@ class Pair(eqx.Module):
     w: jax.Array
 
 
-def valley(slope: float, across: float = 0.0) -> FunctionLoss:
+def valley(m: Pair, slope: jax.Array, across: jax.Array) -> jax.Array:
     """The mean of w moves by ``slope`` t where it is flat, their difference comes to rest at once."""
-
-    def loss(m: Pair) -> jax.Array:
-        x, y = m.w
-        return (x - y) ** 2 / 2 - slope * (x + y) + across * (x + y - 2.3) ** 2 / 2
-
-    return FunctionLoss(loss)
+    x, y = m.w
+    return (x - y) ** 2 / 2 - slope * (x + y) + across * (x + y - 2.3) ** 2 / 2
 
 
-def judged_at(t: float, bound: float, loss: FunctionLoss) -> flowsim.Verdict:
+def judged_at(t: float, bound: float, slope: float, across: float = 0.0) -> flowsim.Verdict:
+    loss = FunctionLoss(Form(valley, slope, across))
     return judged(lambda _, flow: at_most(flow.at(t).w[0], bound), loss, Pair(jnp.asarray([1.0, 1.3])), t1=t)
 
 
 def test_what_a_field_that_is_rounding_moves_in_a_long_time_is_not_decided():
     """At t = 1e17 w is 1.25 by a slope of 1e-18, far below the rounding of its field, and 1.15 without one."""
-    found = judged_at(1e17, 1.2, valley(1e-18))
+    found = judged_at(1e17, 1.2, 1e-18)
     assert found.verdict is UNRESOLVED and "ounding of the weights" in found.note, found
 
 
 @pytest.mark.parametrize(("t", "across", "room"), [(1e17, 1.0, 1e-12), (1e7, 0.0, 1e-6)])
 def test_it_moves_nothing_where_the_flow_comes_back_and_little_in_a_short_time(t, across, room):
-    assert judged_at(t, 1.15 + room, valley(0.0, across)).verdict is HOLDS
+    assert judged_at(t, 1.15 + room, 0.0, across).verdict is HOLDS

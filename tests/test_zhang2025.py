@@ -1,6 +1,8 @@
 """zhang2025: each statement comes out as said, and an error of a few percent in what it speaks of breaks it."""
 
+import functools
 import inspect
+import json
 import pydoc
 
 import equinox as eqx
@@ -88,11 +90,15 @@ def built(table):
     return spec_of(unnamed(table)).build()
 
 
-def judged(claim, table):
+@functools.cache
+def evidence_of(text, along_flow):
+    problem = built(json.loads(text))
+    return Evidence(problem.loss, problem.run() if along_flow else start_alone(problem.loss, problem.start))
+
+
+def judged(claim, table, evidence=evidence_of):
     """The verdict on a claim on one problem."""
-    problem = built(table)
-    run = problem.run() if claim.along_flow else start_alone(problem.loss, problem.start)
-    return judge_on(claim, Evidence(problem.loss, run))
+    return judge_on(claim, evidence(json.dumps(table), claim.along_flow))
 
 
 def test_every_statement_is_broken_by_something():
@@ -117,7 +123,10 @@ def test_a_few_percent_break_it(key, monkeypatch, request):
         owner = pydoc.locate(owner)
     monkeypatch.setattr(owner, name, mutation(getattr(owner, name)))
     claim = BY_KEY[key]
-    found = judged(anew(claim) if in_the_claim else claim, claim.problems[0]).verdict
+    if in_the_claim:
+        found = judged(anew(claim), claim.problems[0]).verdict
+    else:
+        found = judged(claim, claim.problems[0], evidence_of.__wrapped__).verdict
     # A flow that is not that of the gradient breaks the energy balance before anything is judged.
     broken = (Judgement.UNRESOLVED,) if mutation is values_faster and claim.along_flow else (Judgement.VIOLATED,)
     assert found in broken
