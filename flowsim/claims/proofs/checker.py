@@ -17,7 +17,7 @@ import json
 import sys
 from fractions import Fraction
 
-from flint import arb, arb_poly, arb_series, ctx, fmpq
+from flint import acb_mat, arb, arb_poly, arb_series, ctx, fmpq
 
 VERSION = 1
 pairs = functools.partial(zip, strict=True)
@@ -26,6 +26,10 @@ ORDER = 4  # of the expansions of a statement
 either = lambda x, y: unknown() if arb_series in (type(x), type(y)) else arb(x).union(arb(y))
 one_by = lambda x: 1 / x if coefficient(x, 0) != 0 else unknown() if isinstance(x, arb_series) else arb.nan()
 unknown = lambda: arb_series([arb.nan()] * ctx.cap, ctx.cap)  # no number, as a number is a constant
+coefficient = lambda series, k: series[k] if isinstance(series, arb_series) else ZERO if k else series
+between = lambda low, high: (low + high) / 2 + arb(0, ((high - low) / 2).upper())  # all numbers from one to another
+# An upper bound of the solution of e' = mu e + delta after a time h.
+grown = lambda error, mu, delta, h: (error * (mu * h).exp() + delta * (mu * h).expm1() / mu).upper()
 
 
 class RefusedError(Exception):
@@ -33,6 +37,7 @@ class RefusedError(Exception):
 
 
 ZERO, ONE, MINUS = arb(0), arb(1), arb(-1)  # known to be so, and skipped
+NEAR = arb(1, 2.0**-40)  # how far numbers that were rounded may be off
 
 
 def whole(x, least=0):
@@ -45,8 +50,7 @@ def whole(x, least=0):
 def number(text):
     """A ball around a number that is written as "0.3", "-2/7" or "5p-3", which is 5 * 2^-3."""
     if "p" in text:
-        mantissa, exponent = map(int, text.split("p"))
-        found = arb((mantissa, exponent))
+        found = arb(tuple(map(int, text.split("p"))))
         return ZERO if found.is_zero() else found
     return arb(found) if isinstance(found := _rational(text), fmpq) else found
 
@@ -57,9 +61,7 @@ def _rational(text):
 
 
 def _times(x, y):
-    if x is ZERO or y is ZERO:
-        return ZERO
-    return y if x is ONE else x if y is ONE else x * y
+    return ZERO if x is ZERO or y is ZERO else y if x is ONE else x if y is ONE else x * y
 
 
 def _plus(x, y):
@@ -114,12 +116,25 @@ ENTRIES = {
 }
 
 
+def eigenvalues(entries, n):
+    """Balls around the eigenvalues of a symmetric matrix of n rows by its lower triangle, the least one first."""
+    if len(entries) != n * n or arb_series in map(type, entries):
+        raise RefusedError("eigenvalues are those of a square matrix, and have no expansion")
+    below = [arb(entries[n * max(i, j) + min(i, j)]) for i in range(n) for j in range(n)]
+    found = [x.real for x in acb_mat(n, n, below).eig(multiple=True)]
+    return [between(*both) for both in pairs(*(sorted(map(end, found)) for end in (arb.lower, arb.upper)))]
+
+
 def apply(name, given, parameter, read):
     """The value of an operation: a list of balls, of power series of balls, or of rational numbers."""
     if name in ENTRIES:
         return [ENTRIES[name][0](*entries) for entries in pairs(*given)]
     if name == "number":
         return [read(text) for text in parameter]
+    if name == "near":  # numbers that were rounded; the first of the parameter tells these from all others
+        return [number(text) * NEAR for text in parameter[1:]]
+    if name == "eigenvalues":
+        return eigenvalues(*given, whole(parameter))
     if name == "power":
         return [power(x, parameter) for x in given[0]]
     if name == "take":
@@ -210,11 +225,6 @@ def _series(coefficients, order):
     return ZERO if all(c is ZERO for c in coefficients) else arb_series(coefficients, order)
 
 
-def coefficient(series, k):
-    """Its k-th coefficient; of a number, that of a constant."""
-    return series[k] if isinstance(series, arb_series) else (ZERO if k else series)
-
-
 def flow_series(program, states, order):
     """The flow from balls of states as power series, by (k + 1) x_{k+1} = f(x)_k."""
     flow = [[x] for x in states]
@@ -278,16 +288,6 @@ class Piece:
                 off = [speed - coefficient(slope, k) for speed, slope in pairs(speeds, slopes)]
                 total = total + length(off) * power(half, k)
         return total.upper()
-
-
-def between(low, high):
-    """All numbers from one to another."""
-    return (low + high) / 2 + arb(0, ((high - low) / 2).upper())
-
-
-def grown(error, mu, delta, h):
-    """An upper bound of the solution of e' = mu e + delta after a time h."""
-    return (error * (mu * h).exp() + delta * (mu * h).expm1() / mu).upper()
 
 
 def digest(certificate):

@@ -116,7 +116,8 @@ class FollowedFlow:
         if loss.speeds(start) is not None:
             checks.refuse("loss", "one whose flow is that of its weights", f"{type(loss).__name__} has other speeds")
         try:
-            self.program = program(lambda weights: rebuilt(loss, start)(weights), weights=shapes_of(start))
+            value, weights = lambda weights: rebuilt(loss, start)(weights), shapes_of(start)
+            self.program = program(value, given=numbers_of(loss), weights=weights)
         except UndecidedError as error:
             checks.refuse("loss", "one of operations that certificates have", str(error))
         self.loss, self.start = loss, start
@@ -196,6 +197,16 @@ def rebuilt(module: eqx.Module, start: PyTree) -> Any:
     for name, value in parts.items():
         object.__setattr__(again, name, value)
     return again
+
+
+def numbers_of(loss: AbstractPopulationLoss) -> frozenset[float] | None:
+    """The numbers of a loss's tasks, as the others were computed; None if it computes none."""
+    if not loss.derived:
+        return None
+    is_task = lambda part: type(part).__module__.startswith("flowsim.tasks")
+    tasks = filter(is_task, jax.tree.leaves(loss, is_leaf=is_task))
+    leaves = jax.tree.leaves(eqx.filter(list(tasks), eqx.is_inexact_array))
+    return frozenset(float(x) for leaf in leaves for x in np.ravel(leaf))
 
 
 class _Step(NamedTuple):

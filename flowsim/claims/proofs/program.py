@@ -36,21 +36,22 @@ _INDICES = {  # which arguments of operations that move entries are indices
 }
 
 
-def program(function: Callable[..., PyTree], **inputs: PyTree) -> Document:
+def program(function: Callable[..., PyTree], *, given: frozenset[float] | None = None, **inputs: PyTree) -> Document:
     """The operations of a function of float64 arrays, with its result flat.
 
     Numbers that the function holds are taken as the shortest decimals that float64 tells apart, as they are written in
-    a file.
+    a file. Those of many digits were computed, and are any number near that decimal, unless they are given.
 
     **Arguments:**
 
     - function: from trees of arrays to a tree of arrays.
+    - given: the numbers of many digits that were not computed. None if none was.
     - inputs: a tree for each argument of the function, of shapes, or of arrays where its values are known: these decide
       comparisons, in float64.
 
     **Raises:** `UndecidedError` on an operation that certificates do not have; what JAX raises in tracing.
     """
-    writer, outputs = _written(function, inputs)
+    writer, outputs = _written(function, inputs, given)
     result = writer.joined([writer.array(value) for value in outputs])
     if result.place == NOWHERE:
         raise UndecidedError(_UNKNOWN)
@@ -82,10 +83,12 @@ def constants(function: Callable[..., PyTree], **inputs: PyTree) -> list[np.ndar
     return [np.asarray(value) for value in known]
 
 
-def _written(function: Callable[..., PyTree], inputs: dict[str, PyTree]) -> tuple[Writer, list[Value]]:
+def _written(
+    function: Callable[..., PyTree], inputs: dict[str, PyTree], given: frozenset[float] | None = None
+) -> tuple[Writer, list[Value]]:
     names = list(inputs)
     traced = Traced(lambda *given: function(**dict(zip(names, given, strict=True))), *inputs.values())
-    writer = Writer()
+    writer = Writer(given)
     arguments: list[Value] = []
     for name, tree in inputs.items():
         leaves = jax.tree.leaves(tree)
@@ -124,7 +127,7 @@ class _Reader:
         if is_key(value):
             return value  # what is drawn with it is known
         array = np.asarray(value)
-        return self.writer.array(array) if array.dtype == np.float64 else array
+        return self.writer.read(array) if array.dtype == np.float64 else array
 
     def _call(self, program: ClosedJaxpr | Jaxpr, arguments: Sequence[Value]) -> list[Value]:
         if isinstance(program, ClosedJaxpr):
@@ -162,7 +165,7 @@ class _Reader:
             return [self._decided(eqn, inputs)]
         if name == "erf_inv" and self.draws and isinstance(inputs[0], Array) and inputs[0].known is not None:
             # A normal number that was drawn is the float64 that came out.
-            return [self._lifted(eqn.primitive.bind(jnp.asarray(inputs[0].known), **params))]
+            return [self.writer.array(eqn.primitive.bind(jnp.asarray(inputs[0].known), **params))]
         if name in _FOLDED:
             return [self._folded(name, params["axes"], self.writer.array(inputs[0]))]
         if name in RULES:

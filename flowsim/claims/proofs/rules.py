@@ -8,7 +8,7 @@ import numpy as np
 
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Params
-from flowsim.claims.proofs.writer import BINARY, UNARY, Array, Value, Writer
+from flowsim.claims.proofs.writer import BINARY, NOWHERE, UNARY, Array, Value, Writer
 
 _LARGEST_POWER = 64
 
@@ -38,9 +38,7 @@ def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
         order = np.argsort(np.diagonal(known), kind="stable")
         return [writer.array(np.eye(n)[:, order]), writer.taken([matrix], order * (n + 1))]
     if n != 2 or known is None:
-        raise UndecidedError(
-            "certificates diagonalize no matrix: state the problem in the eigenbasis of its covariance"
-        )
+        return [Array((n, n), NOWHERE, None), _eigenvalues(writer, matrix)]
     binary, root, two = writer.binary, lambda x: writer.unary("sqrt", x), writer.number(2.0)
     squares = lambda x, y: binary("add", binary("mul", x, x), binary("mul", y, y))
     a, b, c = (_entry(writer, matrix, *index) for index in ((0, 0), (1, 0), (1, 1)))
@@ -53,6 +51,25 @@ def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
     sizes = [binary("mul", writer.number(float(s)), root(squares(*v))) for s, v in zip(signs, vectors, strict=True)]
     entries = [binary("div", vectors[column][row], sizes[column]) for row in range(2) for column in range(2)]
     return [_of_entries(writer, entries, (2, 2)), _of_entries(writer, values, (2,))]
+
+
+def _eigenvalues(writer: Writer, matrix: Array) -> Array:
+    """The eigenvalues of a symmetric matrix, the least one first. JAX makes matrices symmetric before."""
+    values = None if matrix.known is None else np.linalg.eigvalsh(matrix.known)
+    return writer.write("eigenvalues", [matrix], _square(matrix), (_square(matrix),), values)
+
+
+def _svd(writer: Writer, params: Params, matrix: Array) -> list[Array]:
+    """Singular values, which with their negatives are the eigenvalues of [0 A; A^T 0]."""
+    m, n = matrix.shape
+    count, size = min(m, n), m + n
+    places = np.full((size, size), matrix.size)
+    places[:m, m:] = np.arange(matrix.size).reshape(m, n)
+    places[m:, :m] = places[:m, m:].T
+    values = _eigenvalues(writer, writer.taken([matrix, writer.number(0.0)], places))
+    largest = writer.taken([values], np.arange(size)[::-1][:count])
+    shapes = [(m, m), (n, n)] if params.get("full_matrices") else [(m, count), (count, n)]
+    return [largest, *[Array(shape, NOWHERE, None) for shape in shapes if params["compute_uv"]]]
 
 
 def _entry(writer: Writer, array: Array, *index: int) -> Array:
@@ -184,4 +201,5 @@ FACTORIZED: dict[str, Callable[..., list]] = {
     "lu": _each(_lu),
     "triangular_solve": _each(_triangular_solve),
     "eigh": _each(_eigh),
+    "svd": _each(_svd),
 }
