@@ -16,8 +16,9 @@ from flowsim._core.balls.enclosure import Traced, is_key
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.balls.reading import parts_of_scan
 from flowsim._core.types import Document, Params
+from flowsim.claims.proofs.decisions import Decisions
 from flowsim.claims.proofs.rules import FACTORIZED, RULES
-from flowsim.claims.proofs.writer import NOWHERE, Array, Value, Writer
+from flowsim.claims.proofs.writer import NOWHERE, Array, Value, Writer, decimals
 
 _UNKNOWN = "it holds a number that is not finite, or that flowsim computes in float64"
 _DECIDED = {"eq", "ne", "lt", "le", "gt", "ge", "max", "min", "abs", "sign", "is_finite", "ceil", "floor", "and"}
@@ -27,6 +28,7 @@ _MOVES = {
     *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "concatenate", "copy"),
     *("split", "pad", "copy_p", "stack", "unstack", "tile"),
 }
+_OF_TRUTHS = {"convert_element_type", "reduce_and", "reduce_or", *_MOVES}
 _INDICES = {  # which arguments of operations that move entries are indices
     "gather": slice(1, 2),
     "dynamic_slice": slice(1, None),
@@ -95,6 +97,7 @@ def _written(
         sizes = [math.prod(leaf.shape) for leaf in leaves]
         known = None if not all(map(eqx.is_array, leaves)) else np.concatenate([np.ravel(leaf) for leaf in leaves])
         whole = writer.write("input", [], name, (sum(sizes),), known)
+        writer.known |= {} if known is None else {name: decimals(known)}
         for leaf, size, end in zip(leaves, sizes, np.cumsum(sizes), strict=True):
             arguments.append(writer.taken([whole], np.arange(end - size, end).reshape(leaf.shape)))
     return writer, _Reader(writer).run(traced.jaxpr, traced.consts, arguments)
@@ -104,7 +107,7 @@ class _Reader:
     """Carries a traced program out on arrays that are written down."""
 
     def __init__(self, writer: Writer):
-        self.writer, self.draws = writer, False
+        self.writer, self.draws, self.decisions = writer, False, Decisions(writer)
 
     def run(self, jaxpr: Jaxpr, consts: Sequence[object], arguments: Sequence[Value]) -> list[Value]:
         """The values of a traced program's results."""
@@ -148,6 +151,8 @@ class _Reader:
             return self._call(params["jaxprs"].solve, [*constants, *inputs[sum(lengths) :]])
         if program is not None and name != "while":
             return self._call(program, inputs)
+        if name not in _OF_TRUTHS:
+            inputs = [self._decision(var, value) for var, value in zip(eqn.invars, inputs, strict=True)]
         if not any(isinstance(value, Array) for value in inputs):
             self.draws |= name == "random_bits"
             found = eqn.primitive.bind(*inputs, **params)
@@ -235,7 +240,9 @@ class _Reader:
         """Truth values are numbers; a number is a whole one or a truth value only where it is known."""
         assert isinstance(array, Array)
         before, after = eqn.invars[0].aval.dtype, np.dtype(eqn.params["new_dtype"])  # pyright: ignore[reportAttributeAccessIssue]
-        if after == np.float64 or before == np.bool_:
+        if after == np.float64:
+            return array
+        if before == np.bool_ and array.known is None:
             return array
         if array.known is None or not np.all(np.isfinite(array.known)):
             raise UndecidedError(f"certificates do not have numbers that move of the type {after}")
@@ -252,16 +259,44 @@ class _Reader:
         if any(np.any(np.isnan(value)) for value in known):
             raise UndecidedError(_UNKNOWN)
         found = np.asarray(eqn.primitive.bind(*map(jnp.asarray, known), **eqn.params))
+        if name in ("is_finite", "and"):
+            return found
+        zero = self.writer.number(0.0)
+        x, y = (self.writer.spread(self.writer.array(value), found.shape) for value in (*inputs, zero)[:2])
+        if NOWHERE in (x.place, y.place):
+            return self._of_infinite(name, found, x, y)
+        if name in ("ceil", "floor"):
+            down = self.decisions.rounded_down
+            return self.writer.array(down(x) if name == "floor" else -down(self.writer.binary("sub", zero, x)))
+        if name in ("abs", "max", "min"):
+            return self._chosen(name, x, y)
+        if name == "sign":
+            return self.writer.array(1.0 * self.decisions.compared("gt", x, y) - self.decisions.compared("lt", x, y))
+        decided = self.decisions.compared(name, x, y)
+        return decided if name in ("eq", "ne") else self._decided_later(name, x, y)._replace(known=decided * 1.0)
+
+    def _of_infinite(self, name: str, found: np.ndarray, x: Array, y: Array) -> Value:
+        """What float64 makes of numbers some of which are infinite."""
         if found.dtype != np.float64:
             return found
-        arrays = [self.writer.spread(self.writer.array(value), found.shape) for value in inputs]
-        if name == "abs":
-            return self.writer.chosen(
-                found == arrays[0].known, arrays[0], self.writer.binary("sub", self.writer.number(0.0), arrays[0])
-            )
-        if name in ("sign", "ceil", "floor"):
-            return self.writer.array(found)
-        return self.writer.chosen(found == arrays[0].known, arrays[0], arrays[1])
+        if name in ("max", "min"):
+            return self.writer.chosen(found == x.known, x, y)
+        return self.writer.array(found)
+
+    def _chosen(self, name: str, x: Array, y: Array) -> Array:
+        """|x| for y = 0, or the larger or the smaller of two numbers that no input moves."""
+        other = self.writer.binary("sub", y, x) if name == "abs" else y
+        signs = self.decisions.signs(x, y)
+        if np.any(np.isnan(signs)):
+            known = np.abs(x.known) if name == "abs" else getattr(np, f"{name}imum")(x.known, y.known)
+            return self._decided_later(name, x, None if name == "abs" else y)._replace(known=known)
+        return self.writer.chosen(signs <= 0 if name == "min" else signs >= 0, x, other)
+
+    def _decision(self, var: Var | Literal, value: Value) -> Value:
+        """A truth value that no input moves, as it was decided."""
+        if isinstance(value, Array) and value.known is not None and var.aval.dtype == np.bool_:  # pyright: ignore[reportAttributeAccessIssue]
+            return value.known == 1.0
+        return value
 
     def _folded(self, name: str, axes: Sequence[int], x: Array) -> Array:
         """The largest or the least entry along axes, their product, or whether all or any of them is true."""
@@ -281,7 +316,9 @@ class _Reader:
             return self.writer.binary("mul", x, y)
         if x.known is None or y.known is None or np.any(np.isnan(x.known) | np.isnan(y.known)):
             return self._decided_later(name, x, y)
-        return self.writer.chosen(x.known > y.known if name == "max" else x.known < y.known, x, y)
+        if NOWHERE in (x.place, y.place):
+            return self.writer.chosen(x.known > y.known if name == "max" else x.known < y.known, x, y)
+        return self._chosen(name, x, y)
 
     def _is_number(self, x: Array, wanted: bool) -> Array:
         """JAX tests for NaN by x != x. Numbers are larger than themselves less 1, and of others nothing is known."""

@@ -56,6 +56,7 @@ class Writer:
     def __init__(self, given: frozenset[float] | None = None):
         self.given = given
         self.operations: list[list[str | list[int] | Parameter]] = []
+        self.known: dict[str, list[str]] = {}
         self._places: dict[str, int] = {}
         self._sources: dict[int, tuple[list[Array], np.ndarray]] = {}
 
@@ -168,7 +169,10 @@ class Writer:
     def selected(self, which: Array, yes: Array, no: Array) -> Array:
         """The entries of one array where a condition is 1, and of another where it is 0."""
         shape = np.broadcast_shapes(which.shape, yes.shape, no.shape)
-        return self.write("select", [self.spread(one, shape) for one in (which, yes, no)], None, shape)
+        given, known = [self.spread(one, shape) for one in (which, yes, no)], None
+        if all(one.known is not None for one in given):
+            known = np.where(given[0].known == 1.0, given[1].known, given[2].known)
+        return self.write("select", given, None, shape, known)
 
     def unary(self, name: str, x: Array, parameter: Parameter = None) -> Array:
         """A function of each entry."""
