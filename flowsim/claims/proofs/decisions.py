@@ -1,6 +1,6 @@
 """Comparisons of numbers that no input moves: in ball arithmetic, then in rational numbers, and never in float64."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import flint

@@ -20,6 +20,7 @@ from flowsim.claims.proofs.decisions import Decisions
 from flowsim.claims.proofs.rules import FACTORIZED, RULES
 from flowsim.claims.proofs.writer import NOWHERE, Array, Value, Writer, decimals
 
+_MOST_TURNS = 4096  # of a loop
 _UNKNOWN = "it holds a number that is not finite, or that flowsim computes in float64"
 _DECIDED = {"eq", "ne", "lt", "le", "gt", "ge", "max", "min", "abs", "sign", "is_finite", "ceil", "floor", "and"}
 _LATER = {"lt", "le", "gt", "ge", "max", "min", "and"}
@@ -149,7 +150,9 @@ class _Reader:
             before = lengths.matvec + lengths.vecmat
             constants = inputs[before : before + lengths.solve]
             return self._call(params["jaxprs"].solve, [*constants, *inputs[sum(lengths) :]])
-        if program is not None and name != "while":
+        if name == "while":
+            return self._while(params, inputs)
+        if program is not None:
             return self._call(program, inputs)
         if name not in _OF_TRUTHS:
             inputs = [self._decision(var, value) for var, value in zip(eqn.invars, inputs, strict=True)]
@@ -171,6 +174,8 @@ class _Reader:
         if name == "erf_inv" and self.draws and isinstance(inputs[0], Array) and inputs[0].known is not None:
             # A normal number that was drawn is the float64 that came out.
             return [self.writer.array(eqn.primitive.bind(jnp.asarray(inputs[0].known), **params))]
+        if name in ("argmax", "argmin"):
+            return [self._place(eqn, self.writer.array(inputs[0]))]
         if name in _FOLDED:
             return [self._folded(name, params["axes"], self.writer.array(inputs[0]))]
         if name in RULES:
@@ -190,6 +195,32 @@ class _Reader:
             kept.append(list(outputs[carried:]))
         kept = kept[::-1] if params["reverse"] else kept
         return [*carry, *map(self._stacked, zip(*kept, strict=True))]
+
+    def _while(self, params: Params, inputs: list[Value]) -> list[Value]:
+        """The turns of a loop whose end no input moves."""
+        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        carry = inputs[second:]
+        for _ in range(_MOST_TURNS):
+            (more,) = self._call(params["cond_jaxpr"], [*inputs[:first], *carry])
+            more = more.known if isinstance(more, Array) else more
+            if more is None:
+                raise UndecidedError("certificates do not have loops whose end moves")
+            if not np.any(more):
+                return carry
+            carry = self._call(params["body_jaxpr"], [*inputs[first:second], *carry])
+        raise UndecidedError("a loop is too long for a certificate")
+
+    def _place(self, eqn: JaxprEqn, x: Array) -> np.ndarray:
+        """The place of the largest or least of numbers that no input moves."""
+        if x.known is None or np.any(np.isnan(x.known)):
+            raise UndecidedError(f"certificates do not have the operation {eqn.primitive.name} of numbers that move")
+        found = np.asarray(eqn.primitive.bind(jnp.asarray(x.known), **eqn.params))
+        (axis,) = eqn.params["axes"]
+        places = np.take_along_axis(np.arange(x.size).reshape(x.shape), np.expand_dims(found, axis), axis)
+        name = "ge" if eqn.primitive.name == "argmax" else "le"
+        if not np.all(self.decisions.compared(name, self.writer.taken([x], places), x)):
+            raise UndecidedError("the largest of several numbers is not decided")
+        return found
 
     def _stacked(self, rows: Sequence[Value]) -> Value:
         known = [row for row in rows if not isinstance(row, Array)]
