@@ -108,7 +108,8 @@ class _Reader:
     """Carries a traced program out on arrays that are written down."""
 
     def __init__(self, writer: Writer):
-        self.writer, self.draws, self.decisions = writer, False, Decisions(writer)
+        self.writer, self.decisions = writer, Decisions(writer)
+        self.draws, self.normal = False, set[int]()
 
     def run(self, jaxpr: Jaxpr, consts: Sequence[object], arguments: Sequence[Value]) -> list[Value]:
         """The values of a traced program's results."""
@@ -173,7 +174,16 @@ class _Reader:
             return [self._decided(eqn, inputs)]
         if name == "erf_inv" and self.draws and isinstance(inputs[0], Array) and inputs[0].known is not None:
             # A normal number that was drawn is the float64 that came out.
-            return [self.writer.array(eqn.primitive.bind(jnp.asarray(inputs[0].known), **params))]
+            drawn = self.writer.array(eqn.primitive.bind(jnp.asarray(inputs[0].known), **params))
+            self.normal.add(drawn.place)
+            return [drawn]
+        known = [x.known for x in inputs if isinstance(x, Array) and x.known is not None]
+        if (
+            name == "mul"
+            and len(known) == 2
+            and not self.normal.isdisjoint(x.place for x in map(self.writer.array, inputs))
+        ):
+            return [self.writer.array(np.multiply(*known))]  # by the square root of 2
         if name in ("argmax", "argmin"):
             return [self._place(eqn, self.writer.array(inputs[0]))]
         if name in _FOLDED:
@@ -303,8 +313,12 @@ class _Reader:
             return self._chosen(name, x, y)
         if name == "sign":
             return self.writer.array(1.0 * self.decisions.compared("gt", x, y) - self.decisions.compared("lt", x, y))
-        decided = self.decisions.compared(name, x, y)
-        return decided if name in ("eq", "ne") else self._decided_later(name, x, y)._replace(known=decided * 1.0)
+        if name in ("eq", "ne"):
+            return self.decisions.compared(name, x, y)
+        later = self._decided_later(name, x, y)
+        if np.any(np.isnan(self.decisions.signs(x, y))):  # what follows holds either way
+            return later._replace(known=None)
+        return later._replace(known=1.0 * self.decisions.compared(name, x, y))
 
     def _of_infinite(self, name: str, found: np.ndarray, x: Array, y: Array) -> Value:
         """What float64 makes of numbers some of which are infinite."""
