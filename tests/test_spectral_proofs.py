@@ -73,7 +73,7 @@ def above(matrix, number):
     for k in range(1, n + 1):  # Faddeev and LeVerrier
         moved = [[x + (coefficients[-1] if i == j else 0) for j, x in enumerate(row)] for i, row in enumerate(power)]
         power = [[sum(a * m[j] for a, m in zip(row, moved, strict=True)) for j in range(n)] for row in A]
-        coefficients.append(-sum(power[i][i] for i in range(n)) / k)
+        coefficients.append(sum((power[i][i] for i in range(n)), Fraction(0)) / Fraction(-k))
     signs = [c > 0 for c in coefficients if c]
     return sum(one != other for one, other in itertools.pairwise(signs))
 

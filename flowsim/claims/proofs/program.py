@@ -178,12 +178,9 @@ class _Reader:
             self.normal.add(drawn.place)
             return [drawn]
         known = [x.known for x in inputs if isinstance(x, Array) and x.known is not None]
-        if (
-            name == "mul"
-            and len(known) == 2
-            and not self.normal.isdisjoint(x.place for x in map(self.writer.array, inputs))
-        ):
-            return [self.writer.array(np.multiply(*known))]  # by the square root of 2
+        places = {x.place for x in inputs if isinstance(x, Array)}
+        if name == "mul" and len(known) == 2 and places & self.normal:  # by the square root of 2
+            return [self.writer.array(np.multiply(*known))]
         if name in ("argmax", "argmin"):
             return [self._place(eqn, self.writer.array(inputs[0]))]
         if name in _FOLDED:
@@ -333,8 +330,11 @@ class _Reader:
         other = self.writer.binary("sub", y, x) if name == "abs" else y
         signs = self.decisions.signs(x, y)
         if np.any(np.isnan(signs)):
-            known = np.abs(x.known) if name == "abs" else getattr(np, f"{name}imum")(x.known, y.known)
-            return self._decided_later(name, x, None if name == "abs" else y)._replace(known=known)
+            assert x.known is not None and y.known is not None
+            if name == "abs":
+                return self._decided_later(name, x)._replace(known=np.abs(x.known))
+            larger = np.maximum if name == "max" else np.minimum
+            return self._decided_later(name, x, y)._replace(known=larger(x.known, y.known))
         return self.writer.chosen(signs <= 0 if name == "min" else signs >= 0, x, other)
 
     def _decision(self, var: Var | Literal, value: Value) -> Value:

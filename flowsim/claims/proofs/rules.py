@@ -120,7 +120,7 @@ def _qr(writer: Writer, params: Params, matrix: Array) -> list[Array]:
         for column in columns:
             along = writer.summed(writer.binary("mul", column, vector), (0,))
             vector = writer.binary("sub", vector, writer.binary("mul", column, along))
-        columns.append(_unit(writer, vector, known[:, k] @ matrix.known[:, k]))
+        columns.append(_unit(writer, vector, float(known[:, k] @ matrix.known[:, k])))
     Q = writer.taken(columns, np.arange(count * m).reshape(count, m).T)
     products = writer.contracted({"dimension_numbers": (((0,), (0,)), ((), ()))}, Q, matrix)
     places = np.where(np.tri(count, n, -1) > 0, products.size, np.arange(products.size).reshape(count, n))

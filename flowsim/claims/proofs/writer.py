@@ -7,7 +7,7 @@ flat there, in the order of their rows. Whatever only moves entries is a "take":
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -55,7 +55,7 @@ class Writer:
 
     def __init__(self, given: frozenset[float] | None = None):
         self.given = given
-        self.operations: list[list[str | list[int] | Parameter]] = []
+        self.operations: list[list[Any]] = []
         self.known: dict[str, list[str]] = {}
         self._places: dict[str, int] = {}
         self._sources: dict[int, tuple[list[Array], np.ndarray]] = {}
@@ -169,10 +169,11 @@ class Writer:
     def selected(self, which: Array, yes: Array, no: Array) -> Array:
         """The entries of one array where a condition is 1, and of another where it is 0."""
         shape = np.broadcast_shapes(which.shape, yes.shape, no.shape)
-        given, known = [self.spread(one, shape) for one in (which, yes, no)], None
-        if all(one.known is not None for one in given):
-            known = np.where(given[0].known == 1.0, given[1].known, given[2].known)
-        return self.write("select", given, None, shape, known)
+        which, yes, no = (self.spread(one, shape) for one in (which, yes, no))
+        known = None
+        if which.known is not None and yes.known is not None and no.known is not None:
+            known = np.where(which.known == 1.0, yes.known, no.known)
+        return self.write("select", [which, yes, no], None, shape, known)
 
     def unary(self, name: str, x: Array, parameter: Parameter = None) -> Array:
         """A function of each entry."""
