@@ -63,8 +63,8 @@ def _eigenvalues(writer: Writer, matrix: Array) -> Array:
 def _eigenvectors(writer: Writer, matrix: Array, values: Array) -> Array:
     """Unit vectors v with (A - c) v = 0 and the signs that float64 chooses, where A is known.
 
-    With the largest entry of v as 1, the rows of the other entries are equations for them, which are singular, and
-    their solution in balls is no number, if the eigenvalue c is not simple.
+    With the largest entry of v as 1, the rows of the other entries are equations for them. If the eigenvalue c is not
+    simple, these are singular, and their solution in balls is NaN.
     """
     n = _square(matrix)
     if matrix.known is None or n > _MOST_ROWS:

@@ -98,7 +98,7 @@ class Writer:
         rounded = np.asarray([self._was_rounded(value) for value in flat], dtype=bool)
         if not np.any(rounded):
             return self.array(values)
-        # Two numbers that were rounded to the same float64 may differ, so that no two lists of them are written alike.
+        # Two numbers that were rounded to the same float64 may differ: no list of them is written twice.
         texts = [str(len(self.operations)), *decimals(flat[rounded])]
         near = self.write("near", [], texts, (int(np.sum(rounded)),), flat[rounded])
         places = np.where(rounded, np.cumsum(rounded) - 1, near.size + np.cumsum(~rounded) - 1)
