@@ -265,8 +265,27 @@ def test_what_is_decided_is_decided_in_certificates_too():
     assert "above" in [name for name, _, _ in operations]
 
 
-def test_loops_whose_end_is_known_are_carried_out():
-    halved = lambda: jax.lax.while_loop(lambda x: x > 1.0, lambda x: x / 2, jnp.asarray(100.0))
-    assert is_shown(claimed(lambda: flowsim.equal(halved(), 0.78125, 1.0)), False)
-    endless = lambda: jax.lax.while_loop(lambda x: x > 0.0, lambda x: jnp.maximum(x - 1.0, 0.0), jnp.asarray(1e4))
-    assert not is_shown(claimed(lambda: flowsim.equal(endless(), 0.0, 1.0)), False)
+@pytest.mark.parametrize("name", ["minimum", "minimizer"])
+def test_what_a_search_found_is_in_no_certificate(name):
+    task = flowsim.LinearRegression(jnp.eye(1), 4, weights="inverse-covariance")
+    loss = flowsim.LoopedLoss(task, 2)
+    start = flowsim.LoopedAttention(jnp.eye(1), loops=2)
+    number = {"minimum": lambda loss: loss.minimum, "minimizer": lambda loss: loss.minimizer.A[0, 0]}[name]
+    value = float(number(loss))
+    for bound in (0.5 * value, 2.0 * value):
+        claim = flowsim.claim("mine.least", "a test", statement="the least loss")(
+            lambda loss, bound=bound: flowsim.at_most(number(loss), bound)
+        )
+        for refutes in (True, False):
+            with pytest.raises(OpenError):
+                flowsim.certify(claim, loss, start, refutes=refutes)
+
+    # Its value at weights is a polynomial with exact coefficients: E (1 - W)^4 = 12/n^2 + 48/n^3 at d = 1 and A = 1.
+    at_start = flowsim.claim("mine.value", "a test", statement="a loss")
+    exactly = 12 / 16 + 48 / 64
+    assert float(loss(start)) == pytest.approx(exactly, rel=1e-12)
+    for bound, refutes in ((1.5 * (1 + 1e-9), False), (1.5 * (1 - 1e-9), True)):
+        claim = at_start(lambda loss, bound=bound: flowsim.at_most(loss(start), bound))
+        assert checker.check(flowsim.certify(claim, loss, start, refutes=refutes)) in ("proved", "refuted")
+        with pytest.raises(OpenError):
+            flowsim.certify(claim, loss, start, refutes=not refutes)

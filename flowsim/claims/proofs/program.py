@@ -20,7 +20,6 @@ from flowsim.claims.proofs.decisions import Decisions
 from flowsim.claims.proofs.rules import FACTORIZED, RULES
 from flowsim.claims.proofs.writer import NOWHERE, Array, Value, Writer, decimals
 
-_MOST_TURNS = 4096  # of a loop
 _UNKNOWN = "it holds a number that is not finite, or that flowsim computes in float64"
 _DECIDED = {"eq", "ne", "lt", "le", "gt", "ge", "max", "min", "abs", "sign", "is_finite", "ceil", "floor", "and"}
 _LATER = {"lt", "le", "gt", "ge", "max", "min", "and"}
@@ -151,9 +150,7 @@ class _Reader:
             before = lengths.matvec + lengths.vecmat
             constants = inputs[before : before + lengths.solve]
             return self._call(params["jaxprs"].solve, [*constants, *inputs[sum(lengths) :]])
-        if name == "while":
-            return self._while(params, inputs)
-        if program is not None:
+        if program is not None and name != "while":
             return self._call(program, inputs)
         if name not in _OF_TRUTHS:
             inputs = [self._decision(var, value) for var, value in zip(eqn.invars, inputs, strict=True)]
@@ -202,20 +199,6 @@ class _Reader:
             kept.append(list(outputs[carried:]))
         kept = kept[::-1] if params["reverse"] else kept
         return [*carry, *map(self._stacked, zip(*kept, strict=True))]
-
-    def _while(self, params: Params, inputs: list[Value]) -> list[Value]:
-        """The turns of a loop whose end no input moves."""
-        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-        carry = inputs[second:]
-        for _ in range(_MOST_TURNS):
-            (more,) = self._call(params["cond_jaxpr"], [*inputs[:first], *carry])
-            more = more.known if isinstance(more, Array) else more
-            if more is None:
-                raise UndecidedError("certificates do not have loops whose end moves")
-            if not np.any(more):
-                return carry
-            carry = self._call(params["body_jaxpr"], [*inputs[first:second], *carry])
-        raise UndecidedError("a loop is too long for a certificate")
 
     def _place(self, eqn: JaxprEqn, x: Array) -> np.ndarray:
         """The place of the largest or least of numbers that no input moves."""
