@@ -56,6 +56,8 @@ def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
 
 def _eigenvalues(writer: Writer, matrix: Array) -> Array:
     """The eigenvalues of a symmetric matrix, the least one first. JAX makes matrices symmetric before."""
+    if matrix.known is not None and not np.all(np.isfinite(matrix.known)):
+        raise UndecidedError("it has eigenvalues of a matrix that flowsim computes in float64")
     values = None if matrix.known is None else np.linalg.eigvalsh(matrix.known)
     return writer.write("eigenvalues", [matrix], _square(matrix), (_square(matrix),), values)
 
