@@ -292,20 +292,22 @@ class _Reader:
         if name in ("abs", "max", "min"):
             return self._chosen(name, x, y)
         if name == "sign":
-            return self.writer.array(1.0 * self.decisions.compared("gt", x, y) - self.decisions.compared("lt", x, y))
+            return self.writer.array(
+                np.asarray(1.0 * self.decisions.compared("gt", x, y) - self.decisions.compared("lt", x, y))
+            )
         if name in ("eq", "ne"):
             return self.decisions.compared(name, x, y)
         later = self._decided_later(name, x, y)
         if np.any(np.isnan(self.decisions.signs(x, y))):  # what follows holds either way
             return later._replace(known=None)
-        return later._replace(known=1.0 * self.decisions.compared(name, x, y))
+        return later._replace(known=np.asarray(1.0 * self.decisions.compared(name, x, y)))
 
     def _of_infinite(self, name: str, found: np.ndarray, x: Array, y: Array) -> Value:
         """What float64 makes of numbers some of which are infinite."""
         if found.dtype != np.float64:
             return found
         if name in ("max", "min"):
-            return self.writer.chosen(found == x.known, x, y)
+            return self.writer.chosen(np.asarray(found == x.known), x, y)
         return self.writer.array(found)
 
     def _chosen(self, name: str, x: Array, y: Array) -> Array:
@@ -315,15 +317,15 @@ class _Reader:
         if np.any(np.isnan(signs)):
             assert x.known is not None and y.known is not None
             if name == "abs":
-                return self._decided_later(name, x)._replace(known=np.abs(x.known))
+                return self._decided_later(name, x)._replace(known=np.asarray(np.abs(x.known)))
             larger = np.maximum if name == "max" else np.minimum
-            return self._decided_later(name, x, y)._replace(known=larger(x.known, y.known))
-        return self.writer.chosen(signs <= 0 if name == "min" else signs >= 0, x, other)
+            return self._decided_later(name, x, y)._replace(known=np.asarray(larger(x.known, y.known)))
+        return self.writer.chosen(np.asarray(signs <= 0 if name == "min" else signs >= 0), x, other)
 
     def _decision(self, var: Var | Literal, value: Value) -> Value:
         """A truth value that no input moves, as it was decided."""
         if isinstance(value, Array) and value.known is not None and var.aval.dtype == np.bool_:  # pyright: ignore[reportAttributeAccessIssue]
-            return value.known == 1.0
+            return np.asarray(value.known == 1.0)
         return value
 
     def _folded(self, name: str, axes: Sequence[int], x: Array) -> Array:
@@ -345,7 +347,7 @@ class _Reader:
         if x.known is None or y.known is None or np.any(np.isnan(x.known) | np.isnan(y.known)):
             return self._decided_later(name, x, y)
         if NOWHERE in (x.place, y.place):
-            return self.writer.chosen(x.known > y.known if name == "max" else x.known < y.known, x, y)
+            return self.writer.chosen(np.asarray(x.known > y.known if name == "max" else x.known < y.known), x, y)
         return self._chosen(name, x, y)
 
     def _is_number(self, x: Array, wanted: bool) -> Array:
