@@ -236,7 +236,11 @@ def test_equalities_of_the_problem_are_decided_in_rational_numbers():
     # (1/2) sum lambda_i (lambda_i + tr)/(N gamma_i), gamma_i = lambda_i + (lambda_i + tr)/N with tr = 2/5.
     exactly = (0.1 * 0.5 / (7 * (0.1 + 0.5 / 7)) + 0.3 * 0.7 / (7 * (0.3 + 0.7 / 7))) / 2
     assert exactly == pytest.approx(float(loss.minimum), rel=1e-14)
-    assert checker.check(flowsim.certify(minimum(7 / 120), loss, start, refutes=True)) == "refuted"
+    assert checker.check(flowsim.certify(minimum(0.0583333333), loss, start, refutes=True)) == "refuted"
+    # The statement is true, although no float64 is 7/120.
+    for refutes in (True, False):
+        with pytest.raises(OpenError):
+            flowsim.certify(minimum(7 / 120), loss, start, refutes=refutes)
 
     @flowsim.claim("mine.exact", "a test", statement="the same in fractions")
     def fractions(loss):

@@ -18,7 +18,16 @@ from flowsim._core.types import Document
 from flowsim.claims.claim import Claim, Comparison, Mask, Sides
 from flowsim.claims.proofs import checker, ending, identities
 from flowsim.claims.proofs.ball import with_the_end
-from flowsim.claims.proofs.path import ORDER, PRECISION, FollowedFlow, OpenError, rebuilt, refuse_sampled, shapes_of
+from flowsim.claims.proofs.path import (
+    ORDER,
+    PRECISION,
+    FollowedFlow,
+    OpenError,
+    numbers_of,
+    rebuilt,
+    refuse_sampled,
+    shapes_of,
+)
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
 from flowsim.flow.recording import uncertified
@@ -155,7 +164,7 @@ def _sides(claim: Claim, loss: AbstractPopulationLoss, model: PyTree, refutes: b
             ours = jax.tree.map(lambda side: side[rows], compared(**given))
             return _slack(ours, identity[rows])
 
-        return program(slack, **inputs), bool(np.all(identity[rows]))
+        return program(slack, given=numbers_of(loss), **inputs), bool(np.all(identity[rows]))
     except (UndecidedError, jax.errors.JAXTypeError) as error:
         raise OpenError(str(error)) from error
 

@@ -17,7 +17,7 @@ import json
 import sys
 from fractions import Fraction
 
-from flint import arb, arb_poly, arb_series, ctx, fmpq
+from flint import acb_mat, arb, arb_poly, arb_series, ctx, fmpq
 
 VERSION = 1
 pairs = functools.partial(zip, strict=True)
@@ -26,6 +26,10 @@ ORDER = 4  # of the expansions of a statement
 either = lambda x, y: unknown() if arb_series in (type(x), type(y)) else arb(x).union(arb(y))
 one_by = lambda x: 1 / x if coefficient(x, 0) != 0 else unknown() if isinstance(x, arb_series) else arb.nan()
 unknown = lambda: arb_series([arb.nan()] * ctx.cap, ctx.cap)  # no number, as a number is a constant
+coefficient = lambda series, k: series[k] if isinstance(series, arb_series) else ZERO if k else series
+between = lambda low, high: (low + high) / 2 + arb(0, ((high - low) / 2).upper())  # all numbers from one to another
+# An upper bound of the solution of e' = mu e + delta after a time h.
+grown = lambda error, mu, delta, h: (error * (mu * h).exp() + delta * (mu * h).expm1() / mu).upper()
 
 
 class RefusedError(Exception):
@@ -33,6 +37,12 @@ class RefusedError(Exception):
 
 
 ZERO, ONE, MINUS = arb(0), arb(1), arb(-1)  # known to be so, and skipped
+_times = lambda x, y: ZERO if x is ZERO or y is ZERO else y if x is ONE else x if y is ONE else x * y
+_plus = lambda x, y: y if x is ZERO else x if y is ZERO else x + y
+_rational = lambda text: ZERO if (x := Fraction(text)) == 0 else ONE if x == 1 else fmpq(x.numerator, x.denominator)
+# At least what the radii of a symmetric matrix change an eigenvalue by: the largest sum of a row of them.
+widest = lambda rows: functools.reduce(arb.max, (sum((x.rad() for x in row), ZERO).upper() for row in rows), ZERO)
+NEAR = arb(1, 2.0**-40)  # how far numbers that were rounded may be off
 
 
 def whole(x, least=0):
@@ -45,25 +55,9 @@ def whole(x, least=0):
 def number(text):
     """A ball around a number that is written as "0.3", "-2/7" or "5p-3", which is 5 * 2^-3."""
     if "p" in text:
-        mantissa, exponent = map(int, text.split("p"))
-        found = arb((mantissa, exponent))
+        found = arb(tuple(map(int, text.split("p"))))
         return ZERO if found.is_zero() else found
     return arb(found) if isinstance(found := _rational(text), fmpq) else found
-
-
-def _rational(text):
-    exact = Fraction(text)
-    return ZERO if exact == 0 else ONE if exact == 1 else fmpq(exact.numerator, exact.denominator)
-
-
-def _times(x, y):
-    if x is ZERO or y is ZERO:
-        return ZERO
-    return y if x is ONE else x if y is ONE else x * y
-
-
-def _plus(x, y):
-    return y if x is ZERO else x if y is ZERO else x + y
 
 
 def power(x, exponent):
@@ -114,12 +108,40 @@ ENTRIES = {
 }
 
 
+def pivots(rows, more):
+    """The pivots of A + more I for the middles A of symmetric balls: as many are negative as eigenvalues."""
+    rows, found = [[x.mid() + (more if i == j else 0) for j, x in enumerate(row)] for i, row in enumerate(rows)], []
+    while rows:
+        first, *rest = rows
+        found.append(first[0])
+        rows = [[x - row[0] / first[0] * y for x, y in pairs(row[1:], first[1:])] for row in rest]
+    return found
+
+
+def eigenvalues(entries, n):
+    """Balls around the eigenvalues of a symmetric matrix of n rows by its lower triangle, the least one first."""
+    if len(entries) != n * n or arb_series in map(type, entries):
+        raise RefusedError("eigenvalues are those of a square matrix, and have no expansion")
+    rows = [[arb(entries[n * max(i, j) + min(i, j)]) for j in range(n)] for i in range(n)]
+    with ctx.workprec(4 * ctx.prec):  # as pivots may be small; the middles are exact
+        near = sorted(x.real.mid() for x in acb_mat([[x.mid() for x in row] for row in rows]).eig(algorithm="approx"))
+        room = (abs(near[0]) + abs(near[-1])).upper() * 2.0 ** (30 - ctx.prec // 4) + 2.0 ** (-ctx.prec // 4)
+        for k, x in enumerate(near):  # n - k are above x - room, and k + 1 below x + room
+            if sum(p > 0 for p in pivots(rows, room - x)) < n - k or sum(p < 0 for p in pivots(rows, -room - x)) <= k:
+                raise RefusedError("an eigenvalue is not enclosed")
+        return [x + arb(0, (room + widest(rows)).upper()) for x in near]
+
+
 def apply(name, given, parameter, read):
     """The value of an operation: a list of balls, of power series of balls, or of rational numbers."""
     if name in ENTRIES:
         return [ENTRIES[name][0](*entries) for entries in pairs(*given)]
     if name == "number":
         return [read(text) for text in parameter]
+    if name == "near":  # numbers that were rounded; the first of the parameter tells these from all others
+        return [number(text) * NEAR for text in parameter[1:]]
+    if name == "eigenvalues":
+        return eigenvalues(*given, whole(parameter))
     if name == "power":
         return [power(x, parameter) for x in given[0]]
     if name == "take":
@@ -210,11 +232,6 @@ def _series(coefficients, order):
     return ZERO if all(c is ZERO for c in coefficients) else arb_series(coefficients, order)
 
 
-def coefficient(series, k):
-    """Its k-th coefficient; of a number, that of a constant."""
-    return series[k] if isinstance(series, arb_series) else (ZERO if k else series)
-
-
 def flow_series(program, states, order):
     """The flow from balls of states as power series, by (k + 1) x_{k+1} = f(x)_k."""
     flow = [[x] for x in states]
@@ -238,19 +255,10 @@ def hessian(program, box):
 
 
 def is_positive(matrix, more):
-    """Whether (A + A^T)/2 + more I is positive definite for every A in a matrix of balls: the radii change no
-    eigenvalue by more than the largest sum of a row of theirs, and the middle is factorized."""
-    n = len(matrix)
-    both = [[(matrix[i][j] + matrix[j][i]) / 2 for j in range(n)] for i in range(n)]
-    more = more - functools.reduce(arb.max, (sum((x.rad() for x in row), ZERO).upper() for row in both))
-    rows = [[both[i][j].mid() + (more if i == j else 0) for j in range(n)] for i in range(n)]
-    for k in range(n):
-        if not (rows[k][k] > 0 and all(x.is_finite() for x in both[k])):
-            return False
-        for i in range(k + 1, n):
-            factor = rows[i][k] / rows[k][k]
-            rows[i] = [x - factor * y for x, y in pairs(rows[i], rows[k])]
-    return True
+    """Whether (A + A^T)/2 + more I is positive definite for every A in a matrix of balls."""
+    n = range(len(matrix))
+    both = [[(matrix[i][j] + matrix[j][i]) / 2 for j in n] for i in n]
+    return all(p > 0 for p in pivots(both, more - widest(both)))
 
 
 class Piece:
@@ -278,16 +286,6 @@ class Piece:
                 off = [speed - coefficient(slope, k) for speed, slope in pairs(speeds, slopes)]
                 total = total + length(off) * power(half, k)
         return total.upper()
-
-
-def between(low, high):
-    """All numbers from one to another."""
-    return (low + high) / 2 + arb(0, ((high - low) / 2).upper())
-
-
-def grown(error, mu, delta, h):
-    """An upper bound of the solution of e' = mu e + delta after a time h."""
-    return (error * (mu * h).exp() + delta * (mu * h).expm1() / mu).upper()
 
 
 def digest(certificate):

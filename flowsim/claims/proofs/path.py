@@ -24,6 +24,7 @@ from flowsim.claims.proofs import checker
 from flowsim.claims.proofs.program import program
 from flowsim.claims.proofs.writer import decimals
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
+from flowsim.losses.base import MinimumKind
 
 PRECISION = 128  # bits
 DEGREE = 20  # of the Taylor polynomials
@@ -116,7 +117,8 @@ class FollowedFlow:
         if loss.speeds(start) is not None:
             checks.refuse("loss", "one whose flow is that of its weights", f"{type(loss).__name__} has other speeds")
         try:
-            self.program = program(lambda weights: rebuilt(loss, start)(weights), weights=shapes_of(start))
+            value, weights = lambda weights: rebuilt(loss, start)(weights), shapes_of(start)
+            self.program = program(value, given=numbers_of(loss), weights=weights)
         except UndecidedError as error:
             checks.refuse("loss", "one of operations that certificates have", str(error))
         self.loss, self.start = loss, start
@@ -174,28 +176,49 @@ def shapes_of(weights: PyTree) -> PyTree:
 def rebuilt(module: eqx.Module, start: PyTree) -> Any:
     """A loss made again from the numbers of its problem, within a trace, so that the trace starts at these numbers.
 
-    Where that cannot be traced, its parts are made again one by one. Numbers that are computed otherwise become NaN,
-    which no certificate can hold.
+    Where that cannot be traced, its parts are made again one by one. Numbers that are computed otherwise, and a minimum
+    that a search found, become NaN, which no certificate can hold.
     """
     if not getattr(module, "derived", True) or type(module).__module__.startswith("flowsim.tasks"):
         return module
     names = inspect.signature(type(module)).parameters
     own = {name: getattr(module, name) for name in names if hasattr(module, name)}
     try:
-        return type(module)(**(own | ({"model": start} if "model" in names else {})))
+        return _without_searches(type(module)(**(own | ({"model": start} if "model" in names else {}))))
     except (jax.errors.JAXTypeError, TypeError, ValueError):
         pass
 
     def part(value: Any) -> Any:
-        if isinstance(value, eqx.Module):
-            return rebuilt(value, start)
-        return jax.tree.map(lambda leaf: leaf * jnp.nan if eqx.is_inexact_array(leaf) else leaf, value)
+        return rebuilt(value, start) if isinstance(value, eqx.Module) else _unknown(value)
 
     parts = {field.name: part(getattr(module, field.name)) for field in dataclasses.fields(module)}
     again = object.__new__(type(module))
     for name, value in parts.items():
         object.__setattr__(again, name, value)
     return again
+
+
+def numbers_of(loss: AbstractPopulationLoss) -> frozenset[float] | None:
+    """The numbers of a loss's tasks, as the others were computed; None if it computes none."""
+    if not loss.derived:
+        return None
+    is_task = lambda part: type(part).__module__.startswith("flowsim.tasks")
+    tasks = filter(is_task, jax.tree.leaves(loss, is_leaf=is_task))
+    leaves = jax.tree.leaves(eqx.filter(list(tasks), eqx.is_inexact_array))
+    return frozenset(float(x) for leaf in leaves for x in np.ravel(leaf))
+
+
+def _unknown(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf * jnp.nan if eqx.is_inexact_array(leaf) else leaf, tree)
+
+
+def _without_searches(module: Any) -> Any:
+    """A loss without a minimum that is known from a search alone."""
+    if getattr(module, "minimum_kind", None) is not MinimumKind.NUMERICAL:
+        return module
+    names = [field.name for field in dataclasses.fields(module) if field.name in ("minimum", "minimizer")]
+    parts = lambda module: [getattr(module, name) for name in names]
+    return eqx.tree_at(parts, module, _unknown(parts(module)))
 
 
 class _Step(NamedTuple):

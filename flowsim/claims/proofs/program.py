@@ -16,8 +16,9 @@ from flowsim._core.balls.enclosure import Traced, is_key
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.balls.reading import parts_of_scan
 from flowsim._core.types import Document, Params
+from flowsim.claims.proofs.decisions import Decisions
 from flowsim.claims.proofs.rules import FACTORIZED, RULES
-from flowsim.claims.proofs.writer import NOWHERE, Array, Value, Writer
+from flowsim.claims.proofs.writer import NOWHERE, Array, Value, Writer, decimals
 
 _UNKNOWN = "it holds a number that is not finite, or that flowsim computes in float64"
 _DECIDED = {"eq", "ne", "lt", "le", "gt", "ge", "max", "min", "abs", "sign", "is_finite", "ceil", "floor", "and"}
@@ -27,6 +28,7 @@ _MOVES = {
     *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "concatenate", "copy"),
     *("split", "pad", "copy_p", "stack", "unstack", "tile"),
 }
+_OF_TRUTHS = {"convert_element_type", "reduce_and", "reduce_or", *_MOVES}
 _INDICES = {  # which arguments of operations that move entries are indices
     "gather": slice(1, 2),
     "dynamic_slice": slice(1, None),
@@ -36,21 +38,22 @@ _INDICES = {  # which arguments of operations that move entries are indices
 }
 
 
-def program(function: Callable[..., PyTree], **inputs: PyTree) -> Document:
+def program(function: Callable[..., PyTree], *, given: frozenset[float] | None = None, **inputs: PyTree) -> Document:
     """The operations of a function of float64 arrays, with its result flat.
 
     Numbers that the function holds are taken as the shortest decimals that float64 tells apart, as they are written in
-    a file.
+    a file. Those of many digits were computed, and are any number near that decimal, unless they are given.
 
     **Arguments:**
 
     - function: from trees of arrays to a tree of arrays.
+    - given: the numbers of many digits that were not computed. None if none was.
     - inputs: a tree for each argument of the function, of shapes, or of arrays where its values are known: these decide
       comparisons, in float64.
 
     **Raises:** `UndecidedError` on an operation that certificates do not have; what JAX raises in tracing.
     """
-    writer, outputs = _written(function, inputs)
+    writer, outputs = _written(function, inputs, given)
     result = writer.joined([writer.array(value) for value in outputs])
     if result.place == NOWHERE:
         raise UndecidedError(_UNKNOWN)
@@ -82,16 +85,19 @@ def constants(function: Callable[..., PyTree], **inputs: PyTree) -> list[np.ndar
     return [np.asarray(value) for value in known]
 
 
-def _written(function: Callable[..., PyTree], inputs: dict[str, PyTree]) -> tuple[Writer, list[Value]]:
+def _written(
+    function: Callable[..., PyTree], inputs: dict[str, PyTree], given: frozenset[float] | None = None
+) -> tuple[Writer, list[Value]]:
     names = list(inputs)
     traced = Traced(lambda *given: function(**dict(zip(names, given, strict=True))), *inputs.values())
-    writer = Writer()
+    writer = Writer(given)
     arguments: list[Value] = []
     for name, tree in inputs.items():
         leaves = jax.tree.leaves(tree)
         sizes = [math.prod(leaf.shape) for leaf in leaves]
         known = None if not all(map(eqx.is_array, leaves)) else np.concatenate([np.ravel(leaf) for leaf in leaves])
         whole = writer.write("input", [], name, (sum(sizes),), known)
+        writer.known |= {} if known is None else {name: decimals(known)}
         for leaf, size, end in zip(leaves, sizes, np.cumsum(sizes), strict=True):
             arguments.append(writer.taken([whole], np.arange(end - size, end).reshape(leaf.shape)))
     return writer, _Reader(writer).run(traced.jaxpr, traced.consts, arguments)
@@ -101,7 +107,8 @@ class _Reader:
     """Carries a traced program out on arrays that are written down."""
 
     def __init__(self, writer: Writer):
-        self.writer, self.draws = writer, False
+        self.writer, self.decisions = writer, Decisions(writer)
+        self.draws, self.normal = False, set[int]()
 
     def run(self, jaxpr: Jaxpr, consts: Sequence[object], arguments: Sequence[Value]) -> list[Value]:
         """The values of a traced program's results."""
@@ -124,7 +131,7 @@ class _Reader:
         if is_key(value):
             return value  # what is drawn with it is known
         array = np.asarray(value)
-        return self.writer.array(array) if array.dtype == np.float64 else array
+        return self.writer.read(array) if array.dtype == np.float64 else array
 
     def _call(self, program: ClosedJaxpr | Jaxpr, arguments: Sequence[Value]) -> list[Value]:
         if isinstance(program, ClosedJaxpr):
@@ -145,6 +152,8 @@ class _Reader:
             return self._call(params["jaxprs"].solve, [*constants, *inputs[sum(lengths) :]])
         if program is not None and name != "while":
             return self._call(program, inputs)
+        if name not in _OF_TRUTHS:
+            inputs = [self._decision(var, value) for var, value in zip(eqn.invars, inputs, strict=True)]
         if not any(isinstance(value, Array) for value in inputs):
             self.draws |= name == "random_bits"
             found = eqn.primitive.bind(*inputs, **params)
@@ -162,7 +171,15 @@ class _Reader:
             return [self._decided(eqn, inputs)]
         if name == "erf_inv" and self.draws and isinstance(inputs[0], Array) and inputs[0].known is not None:
             # A normal number that was drawn is the float64 that came out.
-            return [self._lifted(eqn.primitive.bind(jnp.asarray(inputs[0].known), **params))]
+            drawn = self.writer.array(eqn.primitive.bind(jnp.asarray(inputs[0].known), **params))
+            self.normal.add(drawn.place)
+            return [drawn]
+        known = [x.known for x in inputs if isinstance(x, Array) and x.known is not None]
+        places = {x.place for x in inputs if isinstance(x, Array)}
+        if name == "mul" and len(known) == 2 and places & self.normal:  # by the square root of 2
+            return [self.writer.array(np.multiply(*known))]
+        if name in ("argmax", "argmin"):
+            return [self._place(eqn, self.writer.array(inputs[0]))]
         if name in _FOLDED:
             return [self._folded(name, params["axes"], self.writer.array(inputs[0]))]
         if name in RULES:
@@ -182,6 +199,18 @@ class _Reader:
             kept.append(list(outputs[carried:]))
         kept = kept[::-1] if params["reverse"] else kept
         return [*carry, *map(self._stacked, zip(*kept, strict=True))]
+
+    def _place(self, eqn: JaxprEqn, x: Array) -> np.ndarray:
+        """The place of the largest or least of numbers that no input moves."""
+        if x.known is None or np.any(np.isnan(x.known)):
+            raise UndecidedError(f"certificates do not have the operation {eqn.primitive.name} of numbers that move")
+        found = np.asarray(eqn.primitive.bind(jnp.asarray(x.known), **eqn.params))
+        (axis,) = eqn.params["axes"]
+        places = np.take_along_axis(np.arange(x.size).reshape(x.shape), np.expand_dims(found, axis), axis)
+        name = "ge" if eqn.primitive.name == "argmax" else "le"
+        if not np.all(self.decisions.compared(name, self.writer.taken([x], places), x)):
+            raise UndecidedError("the largest of several numbers is not decided")
+        return found
 
     def _stacked(self, rows: Sequence[Value]) -> Value:
         known = [row for row in rows if not isinstance(row, Array)]
@@ -232,7 +261,9 @@ class _Reader:
         """Truth values are numbers; a number is a whole one or a truth value only where it is known."""
         assert isinstance(array, Array)
         before, after = eqn.invars[0].aval.dtype, np.dtype(eqn.params["new_dtype"])  # pyright: ignore[reportAttributeAccessIssue]
-        if after == np.float64 or before == np.bool_:
+        if after == np.float64:
+            return array
+        if before == np.bool_ and array.known is None:
             return array
         if array.known is None or not np.all(np.isfinite(array.known)):
             raise UndecidedError(f"certificates do not have numbers that move of the type {after}")
@@ -249,16 +280,53 @@ class _Reader:
         if any(np.any(np.isnan(value)) for value in known):
             raise UndecidedError(_UNKNOWN)
         found = np.asarray(eqn.primitive.bind(*map(jnp.asarray, known), **eqn.params))
+        if name in ("is_finite", "and"):
+            return found
+        zero = self.writer.number(0.0)
+        x, y = (self.writer.spread(self.writer.array(value), found.shape) for value in (*inputs, zero)[:2])
+        if NOWHERE in (x.place, y.place):
+            return self._of_infinite(name, found, x, y)
+        if name in ("ceil", "floor"):
+            down = self.decisions.rounded_down
+            return self.writer.array(down(x) if name == "floor" else -down(self.writer.binary("sub", zero, x)))
+        if name in ("abs", "max", "min"):
+            return self._chosen(name, x, y)
+        if name == "sign":
+            return self.writer.array(
+                np.asarray(1.0 * self.decisions.compared("gt", x, y) - self.decisions.compared("lt", x, y))
+            )
+        if name in ("eq", "ne"):
+            return self.decisions.compared(name, x, y)
+        later = self._decided_later(name, x, y)
+        if np.any(np.isnan(self.decisions.signs(x, y))):  # what follows holds either way
+            return later._replace(known=None)
+        return later._replace(known=np.asarray(1.0 * self.decisions.compared(name, x, y)))
+
+    def _of_infinite(self, name: str, found: np.ndarray, x: Array, y: Array) -> Value:
+        """What float64 makes of numbers some of which are infinite."""
         if found.dtype != np.float64:
             return found
-        arrays = [self.writer.spread(self.writer.array(value), found.shape) for value in inputs]
-        if name == "abs":
-            return self.writer.chosen(
-                found == arrays[0].known, arrays[0], self.writer.binary("sub", self.writer.number(0.0), arrays[0])
-            )
-        if name in ("sign", "ceil", "floor"):
-            return self.writer.array(found)
-        return self.writer.chosen(found == arrays[0].known, arrays[0], arrays[1])
+        if name in ("max", "min"):
+            return self.writer.chosen(np.asarray(found == x.known), x, y)
+        return self.writer.array(found)
+
+    def _chosen(self, name: str, x: Array, y: Array) -> Array:
+        """|x| for y = 0, or the larger or the smaller of two numbers that no input moves."""
+        other = self.writer.binary("sub", y, x) if name == "abs" else y
+        signs = self.decisions.signs(x, y)
+        if np.any(np.isnan(signs)):
+            assert x.known is not None and y.known is not None
+            if name == "abs":
+                return self._decided_later(name, x)._replace(known=np.asarray(np.abs(x.known)))
+            larger = np.maximum if name == "max" else np.minimum
+            return self._decided_later(name, x, y)._replace(known=np.asarray(larger(x.known, y.known)))
+        return self.writer.chosen(np.asarray(signs <= 0 if name == "min" else signs >= 0), x, other)
+
+    def _decision(self, var: Var | Literal, value: Value) -> Value:
+        """A truth value that no input moves, as it was decided."""
+        if isinstance(value, Array) and value.known is not None and var.aval.dtype == np.bool_:  # pyright: ignore[reportAttributeAccessIssue]
+            return np.asarray(value.known == 1.0)
+        return value
 
     def _folded(self, name: str, axes: Sequence[int], x: Array) -> Array:
         """The largest or the least entry along axes, their product, or whether all or any of them is true."""
@@ -278,7 +346,9 @@ class _Reader:
             return self.writer.binary("mul", x, y)
         if x.known is None or y.known is None or np.any(np.isnan(x.known) | np.isnan(y.known)):
             return self._decided_later(name, x, y)
-        return self.writer.chosen(x.known > y.known if name == "max" else x.known < y.known, x, y)
+        if NOWHERE in (x.place, y.place):
+            return self.writer.chosen(np.asarray(x.known > y.known if name == "max" else x.known < y.known), x, y)
+        return self._chosen(name, x, y)
 
     def _is_number(self, x: Array, wanted: bool) -> Array:
         """JAX tests for NaN by x != x. Numbers are larger than themselves less 1, and of others nothing is known."""

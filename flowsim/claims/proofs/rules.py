@@ -8,9 +8,10 @@ import numpy as np
 
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Params
-from flowsim.claims.proofs.writer import BINARY, UNARY, Array, Value, Writer
+from flowsim.claims.proofs.writer import BINARY, NOWHERE, UNARY, Array, Value, Writer
 
 _LARGEST_POWER = 64
+_MOST_ROWS = 8  # of a matrix with eigenvectors
 
 
 def _pow(writer: Writer, params: Params, x: Array, exponent: Array) -> Array:
@@ -38,9 +39,7 @@ def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
         order = np.argsort(np.diagonal(known), kind="stable")
         return [writer.array(np.eye(n)[:, order]), writer.taken([matrix], order * (n + 1))]
     if n != 2 or known is None:
-        raise UndecidedError(
-            "certificates diagonalize no matrix: state the problem in the eigenbasis of its covariance"
-        )
+        return [_eigenvectors(writer, matrix, values := _eigenvalues(writer, matrix)), values]
     binary, root, two = writer.binary, lambda x: writer.unary("sqrt", x), writer.number(2.0)
     squares = lambda x, y: binary("add", binary("mul", x, x), binary("mul", y, y))
     a, b, c = (_entry(writer, matrix, *index) for index in ((0, 0), (1, 0), (1, 1)))
@@ -53,6 +52,95 @@ def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
     sizes = [binary("mul", writer.number(float(s)), root(squares(*v))) for s, v in zip(signs, vectors, strict=True)]
     entries = [binary("div", vectors[column][row], sizes[column]) for row in range(2) for column in range(2)]
     return [_of_entries(writer, entries, (2, 2)), _of_entries(writer, values, (2,))]
+
+
+def _eigenvalues(writer: Writer, matrix: Array) -> Array:
+    """The eigenvalues of a symmetric matrix, the least one first. JAX makes matrices symmetric before."""
+    if matrix.known is not None and not np.all(np.isfinite(matrix.known)):
+        raise UndecidedError("it has eigenvalues of a matrix that flowsim computes in float64")
+    values = None if matrix.known is None else np.linalg.eigvalsh(matrix.known)
+    return writer.write("eigenvalues", [matrix], _square(matrix), (_square(matrix),), values)
+
+
+def _eigenvectors(writer: Writer, matrix: Array, values: Array) -> Array:
+    """Unit vectors v with (A - c) v = 0 and the signs that float64 chooses, where A is known.
+
+    With the largest entry of v as 1, the rows of the other entries are equations for them. If the eigenvalue c is not
+    simple, these are singular, and their solution in balls is NaN.
+    """
+    n = _square(matrix)
+    if matrix.known is None or n > _MOST_ROWS:
+        return Array((n, n), NOWHERE, None)
+    known, columns = np.asarray(jnp.linalg.eigh(jnp.asarray(matrix.known))[1]), []
+    for k in range(n):
+        largest = int(np.argmax(np.abs(known[:, k])))
+        others = np.delete(np.arange(n), largest)
+        inner = writer.taken([matrix], others[:, None] * n + others)
+        inner = _less_diagonal(writer, inner, writer.taken([values], np.full(n - 1, k)))
+        right = writer.taken([matrix], (others * n + largest)[:, None])
+        solved = _solved(writer, inner, writer.binary("sub", writer.number(0.0), right))
+        vector = writer.taken([solved, writer.number(1.0)], np.insert(np.arange(n - 1), largest, n - 1))
+        columns.append(_unit(writer, vector, known[largest, k]))
+    return writer.taken(columns, np.arange(n * n).reshape(n, n).T)
+
+
+def _unit(writer: Writer, vector: Array, sign: float) -> Array:
+    """The vector over its length, with a sign."""
+    size = writer.unary("sqrt", writer.summed(writer.binary("mul", vector, vector), (0,)))
+    return writer.binary("div", vector, writer.binary("mul", size, writer.number(np.sign(sign))))
+
+
+def _less_diagonal(writer: Writer, matrix: Array, values: Array) -> Array:
+    """A - diag(c)."""
+    n = _square(matrix)
+    places = np.full((n, n), n)
+    np.fill_diagonal(places, np.arange(n))
+    return writer.binary("sub", matrix, writer.taken([values, writer.number(0.0)], places))
+
+
+def _solved(writer: Writer, matrix: Array, right: Array) -> Array:
+    """X with A X = B."""
+    factors, _, order = _lu(writer, {}, matrix)
+    assert isinstance(factors, Array)
+    columns = right.shape[1]
+    rows = writer.taken([right], np.arange(right.size).reshape(right.shape)[np.asarray(order)])
+    how = {"left_side": True, "transpose_a": False}
+    (rows,) = _triangular_solve(writer, how | {"lower": True, "unit_diagonal": True}, factors, rows)
+    (found,) = _triangular_solve(writer, how | {"lower": False, "unit_diagonal": False}, factors, rows)
+    return writer.reshaped(found, (_square(matrix), columns))
+
+
+def _qr(writer: Writer, params: Params, matrix: Array) -> list[Array]:
+    """Q and R by Gram and Schmidt, with the signs that float64 chooses."""
+    m, n = matrix.shape
+    if matrix.known is None or (params["full_matrices"] and m > n) or params.get("pivoting"):
+        raise UndecidedError("certificates do not have the operation qr of numbers that move, or with all columns")
+    count, known = min(m, n), np.linalg.qr(matrix.known)[0]
+    columns: list[Array] = []
+    for k in range(count):
+        vector = writer.taken([matrix], np.arange(m) * n + k)
+        for column in columns:
+            along = writer.summed(writer.binary("mul", column, vector), (0,))
+            vector = writer.binary("sub", vector, writer.binary("mul", column, along))
+        columns.append(_unit(writer, vector, float(known[:, k] @ matrix.known[:, k])))
+    Q = writer.taken(columns, np.arange(count * m).reshape(count, m).T)
+    products = writer.contracted({"dimension_numbers": (((0,), (0,)), ((), ()))}, Q, matrix)
+    places = np.where(np.tri(count, n, -1) > 0, products.size, np.arange(products.size).reshape(count, n))
+    R = writer.taken([products, writer.number(0.0)], places)
+    return [Q, R]
+
+
+def _svd(writer: Writer, params: Params, matrix: Array) -> list[Array]:
+    """Singular values, which with their negatives are the eigenvalues of [0 A; A^T 0]."""
+    m, n = matrix.shape
+    count, size = min(m, n), m + n
+    places = np.full((size, size), matrix.size)
+    places[:m, m:] = np.arange(matrix.size).reshape(m, n)
+    places[m:, :m] = places[:m, m:].T
+    values = _eigenvalues(writer, writer.taken([matrix, writer.number(0.0)], places))
+    largest = writer.taken([values], np.arange(size)[::-1][:count])
+    shapes = [(m, m), (n, n)] if params.get("full_matrices") else [(m, count), (count, n)]
+    return [largest, *[Array(shape, NOWHERE, None) for shape in shapes if params["compute_uv"]]]
 
 
 def _entry(writer: Writer, array: Array, *index: int) -> Array:
@@ -184,4 +272,6 @@ FACTORIZED: dict[str, Callable[..., list]] = {
     "lu": _each(_lu),
     "triangular_solve": _each(_triangular_solve),
     "eigh": _each(_eigh),
+    "svd": _each(_svd),
+    "qr": _each(_qr),
 }

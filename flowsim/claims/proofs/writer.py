@@ -7,7 +7,7 @@ flat there, in the order of their rows. Whatever only moves entries is a "take":
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from flowsim._core.types import Params
 Parameter: TypeAlias = "str | int | list[int] | list[str] | None"
 
 NOWHERE = -1  # the number of an operation whose value is not finite
+_DIGITS = 12  # of a number that is written in a statement; one with more of them was computed, and rounded
 
 
 class Array(NamedTuple):
@@ -41,11 +42,21 @@ def decimals(values: Float[np.ndarray, "..."]) -> list[str]:
     return [str(Fraction(repr(float(value)))) for value in np.ravel(values)]
 
 
-class Writer:
-    """Writes operations down, each once."""
+def is_rounded(text: str) -> bool:
+    """Whether a number has so many digits that float64 rounded it."""
+    return len(str(Fraction(text).numerator).strip("-0")) > _DIGITS
 
-    def __init__(self):
-        self.operations: list[list[str | list[int] | Parameter]] = []
+
+class Writer:
+    """Writes operations down, each once.
+
+    **Arguments:** given: the numbers that are known exactly, however many digits they have. None if all are.
+    """
+
+    def __init__(self, given: frozenset[float] | None = None):
+        self.given = given
+        self.operations: list[list[Any]] = []
+        self.known: dict[str, list[str]] = {}
         self._places: dict[str, int] = {}
         self._sources: dict[int, tuple[list[Array], np.ndarray]] = {}
 
@@ -80,6 +91,23 @@ class Writer:
         if not np.all(np.isfinite(values)):
             return Array(values.shape, NOWHERE, values)
         return self.write("number", [], decimals(values), values.shape, values)
+
+    def read(self, values: Float[np.ndarray, "..."]) -> Array:
+        """Numbers that stand in a function, those that were rounded as such."""
+        flat = np.ravel(values)
+        rounded = np.asarray([self._was_rounded(value) for value in flat], dtype=bool)
+        if not np.any(rounded):
+            return self.array(values)
+        # Two numbers that were rounded to the same float64 may differ: no list of them is written twice.
+        texts = [str(len(self.operations)), *decimals(flat[rounded])]
+        near = self.write("near", [], texts, (int(np.sum(rounded)),), flat[rounded])
+        places = np.where(rounded, np.cumsum(rounded) - 1, near.size + np.cumsum(~rounded) - 1)
+        return self.taken([near, self.array(flat[~rounded])], places.reshape(values.shape))
+
+    def _was_rounded(self, value: float) -> bool:
+        if self.given is None or not math.isfinite(value) or float(value) in self.given:
+            return False
+        return is_rounded(decimals(np.asarray(value))[0])
 
     def taken(self, arrays: Sequence[Array], indices: Int[np.ndarray, "..."]) -> Array:
         """The entries at indices that count through all the arrays.
@@ -141,7 +169,11 @@ class Writer:
     def selected(self, which: Array, yes: Array, no: Array) -> Array:
         """The entries of one array where a condition is 1, and of another where it is 0."""
         shape = np.broadcast_shapes(which.shape, yes.shape, no.shape)
-        return self.write("select", [self.spread(one, shape) for one in (which, yes, no)], None, shape)
+        which, yes, no = (self.spread(one, shape) for one in (which, yes, no))
+        known = None
+        if which.known is not None and yes.known is not None and no.known is not None:
+            known = np.where(which.known == 1.0, yes.known, no.known)
+        return self.write("select", [which, yes, no], None, shape, known)
 
     def unary(self, name: str, x: Array, parameter: Parameter = None) -> Array:
         """A function of each entry."""

@@ -5,7 +5,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from fractions import Fraction
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from flowsim._core.types import Document
 from flowsim.claims import Claim, Comparison, Evidence, Judgement, Verdict
 from flowsim.claims.deciding.judging import judge_on
 from flowsim.claims.proofs import FollowedFlow, OpenError, certify
+from flowsim.claims.proofs.writer import is_rounded
 from flowsim.experiments.audit.judging import evidence_of
 from flowsim.experiments.certification.clock import TimeUpError, within
 from flowsim.flow.trajectory import Trajectory
@@ -25,7 +25,6 @@ _FOREVER = 1 / 3  # of the seconds, for a proof for all t
 _FIRST = 2 / 3  # of those that are left, for one until the end of the flow
 _SHORTER = 0.1  # of that time, until which a proof is tried then
 _ROUNDING = 1e-12  # of the sides, in addition to the floor
-_DIGITS = 12  # beyond which a number was computed, and is not one that a statement has
 
 
 class _Attempt(NamedTuple):
@@ -178,5 +177,6 @@ def _weakened(claim: Claim, beyond: float) -> Claim:
 
 def _has_rounded_numbers(certificate: Document) -> bool:
     """Whether numbers of the two sides have so many digits that float64 rounded them."""
-    texts = (text for name, _, given in certificate["sides"]["operations"] if name == "number" for text in given)
-    return any(len(str(Fraction(text).numerator).strip("-0")) > _DIGITS for text in texts)
+    named = ("number", "near")
+    texts = (text for name, _, given in certificate["sides"]["operations"] if name in named for text in given)
+    return any(map(is_rounded, texts))

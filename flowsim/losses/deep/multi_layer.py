@@ -123,7 +123,7 @@ class LoopedLoss(AbstractLayersLoss):
         check_depth("loops", loops, True, symmetric)
         self.task, self.loops, self.symmetric = task, loops, symmetric
         self.energy = residual_energy(task, loops, looped=True, symmetric=symmetric, form=form)
-        centres = self.energy.centres.tolist()
+        centres = [scalar_minimum(task.dimension, float(task.context_length), loops)[0]]
         self.bias = None if symmetric else ResidualEnergy(bias_terms(loops), *_size(task), centres)
         self.root, best = _root_and_best(self.energy, task)
         self.minimizer = LoopedAttention(best[0], loops=loops)

@@ -19,7 +19,7 @@ from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import power_terms
 from flowsim.moments.spectrum import spectral_quadrature
 from flowsim.papers.gatmiry2024 import lemmas, moments, spaces
-from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, looped, over_determined
+from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, approximate, looped, over_determined
 
 _MATRICES = 4
 
@@ -184,7 +184,7 @@ def _powers_about_one(loss: Loss, first: int, sign) -> Comparison:
         right = sum((sign(k, i) * math.comb(k, i) * alphas[i] for i in range(first, k + 1)), Fraction(0))
         size = sum(float(rule.weights[j] * abs(rule.offsets[j]) ** k) for j in range(len(rule.weights)))
         larger = max(size / known.dimension, abs(float(right)), 1e-300)
-        parts.append(rounded(equal(jnp.asarray([left]), float(right), larger), jnp.asarray(64.0 * k)))
+        parts.append(rounded(equal(approximate([left]), float(right), larger), jnp.asarray(64.0 * k)))
     return joined(parts)
 
 

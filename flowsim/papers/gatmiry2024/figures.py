@@ -19,7 +19,7 @@ from flowsim.losses.deep.scalar_minima import layer_minimum, scalar_minimum, sca
 from flowsim.moments.spectrum import spectral_quadrature
 from flowsim.papers.gatmiry2024 import lemmas, spaces
 from flowsim.papers.gatmiry2024.moments import looped_by_matrices, looped_with_few_dimensions, shape
-from flowsim.papers.gatmiry2024.setting import CLOSE, LOOPED, Loss, condition, over_determined
+from flowsim.papers.gatmiry2024.setting import CLOSE, LOOPED, Loss, approximate, condition, over_determined
 
 Curve = Float[np.ndarray, " loops"]
 
@@ -57,12 +57,12 @@ def size(loss: Loss) -> tuple[int, int]:
 
 def falls(curve: np.ndarray) -> Comparison:
     """Each value is at most the one before."""
-    return at_most(jnp.asarray(curve[1:]), jnp.asarray(curve[:-1]))
+    return at_most(approximate(curve[1:]), approximate(curve[:-1]))
 
 
 def rises(curve: np.ndarray) -> Comparison:
     """Each value is at least the one before."""
-    return at_least(jnp.asarray(curve[1:]), jnp.asarray(curve[:-1]))
+    return at_least(approximate(curve[1:]), approximate(curve[:-1]))
 
 
 def mean_risks(d: int, n: int, a: float, loops: range) -> Curve:
@@ -178,7 +178,7 @@ def loops_like_layers(loss: Loss) -> Comparison:
     as 10%. Judged for L = 2 to 6, exactly over multiples of I, which contain the least known losses.
     """
     looped, layers = minima(loss)
-    return at_most(jnp.asarray(looped[1:]), (1 + CLOSE) * jnp.asarray(layers[1:]))
+    return at_most(approximate(looped[1:]), (1 + CLOSE) * approximate(layers[1:]))
 
 
 @SECTION.corrected(loops_like_layers, hypotheses=MORE_EXAMPLES, constants=ratio_constants)
@@ -281,7 +281,7 @@ ON_ONE_LOOP = SECTION.on((_ONE,), spaces.ONE_LOOP, setting=looped_by_matrices, h
 def all_loops_reach_identity(loss: Loss) -> Comparison:
     r"""$A$ converges to $I$ for every number of loops: $1 - c \le 0.1$ for $A_{\mathrm{opt}} = c I$"""
     d, n = size(loss)
-    return at_most(jnp.asarray([scalar_shortfall(d, n, L) for L in LOOPS]), CLOSE)
+    return at_most(approximate([scalar_shortfall(d, n, L) for L in LOOPS]), CLOSE)
 
 
 @SECTION.corrected(all_loops_reach_identity, constants=shrinkage_constants)

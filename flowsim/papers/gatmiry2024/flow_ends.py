@@ -65,7 +65,7 @@ def shrinks(loss: setting.Loss) -> Comparison:
     This part of the printed claim is true at every n.
     """
     n = float(loss.task.context_length)
-    short = jnp.asarray([scalar_shortfall(loss.task.dimension, n, setting.loops(loss))])
+    short = setting.approximate([scalar_shortfall(loss.task.dimension, n, setting.loops(loss))])
     finite = bool(np.isfinite(n))
     return joined([at_most(short, 1.0, promised=finite), at_least(short, 0.0, size=short, promised=finite)])
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from flowsim._core import checks
 from flowsim._core.types import Scalar, Series
 from flowsim.claims.claim import Comparison, at_least, at_most
 from flowsim.claims.declaring import Section
@@ -43,6 +44,12 @@ class Points(NamedTuple):
     grad_norm_sq: Series
     deviation: Series
     conditioning: Series
+
+
+def approximate(values: ArrayLike | list[float]) -> Array:
+    """Numbers of a quadrature, a search or draws of NumPy. In a trace they are NaN, as no certificate can hold them."""
+    found = jnp.asarray(values)
+    return found if checks.is_concrete(found) else found * jnp.nan
 
 
 def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:

@@ -13,10 +13,12 @@ from typing import Any
 
 import equinox as eqx
 import flint
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from flowsim._core import checks
 from flowsim.models.multi_head import AnyHeads
 from flowsim.tasks import LinearRegression
 
@@ -32,8 +34,10 @@ def rationals(values: ArrayLike | Iterable) -> Rationals:
     return np.asarray(convert(np.asarray(values, dtype=float)), dtype=object)
 
 
-def floats(values: Rationals | flint.fmpq) -> Float[Array, "..."]:
-    """Rational numbers, rounded to float64."""
+def floats(values: Numbers) -> Float[Array, "..."]:
+    """Rational numbers, rounded to float64, which those of a trace are."""
+    if isinstance(values, jax.Array):
+        return values
     rounded = np.frompyfunc(lambda value: int(value.p) / int(value.q), 1, 1)(np.asarray(values, dtype=object))
     return jnp.asarray(np.asarray(rounded, dtype=float))
 
@@ -74,6 +78,8 @@ class Moments(eqx.Module):
     def __call__(self, model: AnyHeads) -> Numbers:
         """The risk E (f - <w-hat, x_q>)^2: mean squares of the coefficients of the coordinates and of the constant."""
         heads = model.reduced()
+        if self.second.dtype == object and _is_traced(heads):
+            return self.rounded(heads)
         b, A, w, bias = (self._kind(leaf) for leaf in (heads.b, heads.A, heads.w, heads.bias))
         M = _matrices(b, A)
         N = M[:-1] + w[:, None, None] * M[-1][None]
@@ -84,6 +90,11 @@ class Moments(eqx.Module):
 
     def _kind(self, leaf: Array) -> Numbers:
         return rationals(leaf) if self.second.dtype == object else leaf
+
+
+def _is_traced(model: AnyHeads) -> bool:
+    """Whether JAX traces a model, whose numbers are then in float64."""
+    return not all(map(checks.is_concrete, jax.tree.leaves(model)))
 
 
 def moments(task: LinearRegression, length: float | None = None) -> Moments:
@@ -138,6 +149,8 @@ def gradient(known: Moments, model: AnyHeads) -> AnyHeads:
     2 sum_i E[t_i G (a_i + w_i a_{d+1})] for b, 2 E[t_i G b] for a_i, 2 sum_i w_i E[t_i G b] for a_{d+1} and
     2 E[t_i (1 + b^T G a_{d+1})] for w_i.
     """
+    if _is_traced(model):
+        return eqx.filter_grad(known.rounded)(model)
     parts, pull = eqx.filter_vjp(lambda model: (lambda heads: (heads.b, heads.A, heads.w))(model.reduced()), model)
     b, A, w = (rationals(part) for part in parts)
     bias = rationals(model.reduced().bias)

@@ -5,7 +5,8 @@ What the figures show is judged along the gradient flow of the exact risk instea
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, at_least, at_most
@@ -29,12 +30,12 @@ _SCALES = (0.0, 0.5, 1.0, 2.0, 10.0)
 # Section 5.1.1, varying numbers of heads
 
 
-def _risks_by_heads(task: LinearRegression) -> tuple[Float[Array, " H"], bool]:
+def _risks_by_heads(task: LinearRegression) -> tuple[Float[Array, " H"], Bool[Array, ""]]:
     """The least risks of 1, .., d + 1 heads, and whether one disagrees with its weights or the normal equations."""
     d, bound = task.dimension, setting.least(task)
     found = jnp.stack([setting.reached(task, setting.zero_heads(d, H))[1] for H in range(1, d + 2)])
     off = jnp.any(jnp.abs(found - found[:, -1:]) > setting.SAME * found)
-    return found[:, -1], bool(off | jnp.any(jnp.abs(found[-2:, -1] - bound) > setting.SAME * bound))
+    return found[:, -1], off | jnp.any(jnp.abs(found[-2:, -1] - bound) > setting.SAME * bound)
 
 
 SECTION = setting.HEADS(needs=setting.few_coordinates)
@@ -99,9 +100,13 @@ def best_descent_is_better(loss: MultiHeadLoss) -> Comparison:
 # Sections 5.1.2 and 5.1.3, the effect of the prior mean and of y_q
 
 
-def _gap(loss: MultiHeadLoss, descent: setting.Descent, mean: Array, w: Array, bias: float = 0.0) -> Comparison:
+def _gap(
+    loss: MultiHeadLoss, descent: setting.Descent, mean: np.ndarray, w: np.ndarray, bias: float = 0.0
+) -> Comparison:
     """The gap at another prior mean and the guess w^T x_q + bias, which is proportional to |mean - w|^2 + bias^2."""
-    d, task = loss.task.dimension, LinearRegression(loss.task.covariance, loss.task.context_length, prior_mean=mean)
+    d = loss.task.dimension
+    with jax.ensure_compile_time_eval():  # so that its moments are rational numbers in a trace, too
+        task = LinearRegression(loss.task.covariance, loss.task.context_length, prior_mean=mean)
     expected = (jnp.sum((mean - w) ** 2) + bias**2) * loss.risk.gap
     return setting.same_gaps(
         task, setting.zero_heads(d, d + 1, False, w, bias), setting.least(task, w, bias), expected, descent(task)
@@ -109,12 +114,14 @@ def _gap(loss: MultiHeadLoss, descent: setting.Descent, mean: Array, w: Array, b
 
 
 def _gap_of_prior_mean(loss: MultiHeadLoss, descent: setting.Descent) -> Comparison:
-    w = loss.risk.prior_mean
-    return joined([_gap(loss, descent, c * w, jnp.zeros(w.size)) for c in _SCALES])
+    task = loss.task
+    zero = np.zeros(task.dimension)
+    w = zero if task.prior_mean is None else np.asarray(task.prior_mean)
+    return joined([_gap(loss, descent, c * w, zero) for c in _SCALES])
 
 
 def _gap_of_guess(loss: MultiHeadLoss, descent: setting.Descent) -> Comparison:
-    zero, one = jnp.zeros(loss.task.dimension), jnp.ones(loss.task.dimension)
+    zero, one = np.zeros(loss.task.dimension), np.ones(loss.task.dimension)
     guesses = [guess for c in _SCALES for guess in ((c * one, 0.0), (zero, c))]
     return joined([_gap(loss, descent, zero, *guess) for guess in guesses])
 

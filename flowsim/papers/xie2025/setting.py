@@ -156,8 +156,8 @@ def label_energy(task: LinearRegression) -> Scalar:
 
 def counted(*failures: ArrayLike, unknown: ArrayLike = False) -> Comparison:
     """The statement that there are no failures; undecided if ``unknown`` says that the two routes disagree."""
-    count = float(sum(np.sum(failure) for failure in failures))
-    return at_most(jnp.asarray(np.nan if np.any(unknown) else count)[None], 0.5, size=1.0)
+    count = sum((jnp.sum(jnp.asarray(failure, dtype=float)) for failure in failures), jnp.zeros(()))
+    return at_most(jnp.where(jnp.any(jnp.asarray(unknown)), jnp.nan, count)[None], 0.5, size=1.0)
 
 
 def at_rest(task: LinearRegression, *models: MultiHeadAttention | FactoredMultiHeadAttention) -> Comparison:
