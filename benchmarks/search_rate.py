@@ -72,7 +72,9 @@ def rates(quick: bool) -> list[Measurement]:
         )
         used = excess > 1e-10 * excess[0]
         # mu of (5.7), by the formula of the claim itself.
-        mu = float(flowsim.papers.zhang2023.conditions.pl_constant(built(spaces[0], values)[0].task, start))
+        exact = built(spaces[0], values)[0]
+        assert isinstance(exact, flowsim.LinearAttentionLoss)
+        mu = float(flowsim.papers.zhang2023.conditions.pl_constant(exact.task, start))
         return np.min(slopes[used] / excess[used]) / mu - 1, time.perf_counter() - begin
 
     count = 2 if quick else 16
