@@ -47,9 +47,14 @@ class Points(NamedTuple):
 
 
 def approximate(values: ArrayLike | list[float]) -> Array:
-    """Numbers of a quadrature, a search or draws of NumPy. In a trace they are NaN, as no certificate can hold them."""
+    """Numbers of a quadrature, a search or draws of NumPy. No certificate can hold them: they cannot be traced.
+
+    **Raises:** `jax.errors.TracerArrayConversionError` in a trace.
+    """
     found = jnp.asarray(values)
-    return found if checks.is_concrete(found) else found * jnp.nan
+    if not checks.is_concrete(found):
+        raise jax.errors.TracerArrayConversionError(found)
+    return found
 
 
 def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
