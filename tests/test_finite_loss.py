@@ -65,6 +65,7 @@ def one_prompt(law):
     return FiniteLoss([np.zeros(1)], [law], [1.0], residual="cross-entropy", predict=itself, realizable=True)
 
 
+@pytest.mark.slow
 def test_it_is_the_average_of_the_same_prompts_drawn():
     task = flowsim.LinearRegression(covariance(2, 0), 5)
     model = flowsim.SoftmaxAttention(0.3 * np.ones((1, 3, 3)), 0.2 * np.eye(3)[None])

@@ -90,14 +90,15 @@ def tends(f, expected, size):
     return flowsim.Claim("a.limit", "a test", "f -> ..", compare)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "problem",
     [
         pytest.param(functools.partial(deep, True, "plain"), id="balanced"),
-        pytest.param(functools.partial(deep, False, "plain"), id="unbalanced", marks=pytest.mark.slow),
-        pytest.param(functools.partial(deep, False, "covariance"), id="covariance", marks=pytest.mark.slow),
-        pytest.param(functools.partial(deep, True, "noisy data"), id="noisy data", marks=pytest.mark.slow),
-        pytest.param(diagonal, id="diagonal", marks=pytest.mark.slow),
+        pytest.param(functools.partial(deep, False, "plain"), id="unbalanced"),
+        pytest.param(functools.partial(deep, False, "covariance"), id="covariance"),
+        pytest.param(functools.partial(deep, True, "noisy data"), id="noisy data"),
+        pytest.param(diagonal, id="diagonal"),
         pytest.param(ridge, id="ridge"),
     ],
 )
@@ -193,6 +194,7 @@ def test_an_end_beside_the_bound_of_a_limit_is_judged_as_an_end():
     assert mixed.verdict is Judgement.UNRESOLVED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", [functools.partial(deep, True, "plain"), diagonal], ids=["balanced", "diagonal"])
 def test_what_is_allowed_for_a_limit_does_not_make_sides_equal(problem, monkeypatch):
     """Where a flow cannot be continued the truth and what is false by 1e-6 look alike."""

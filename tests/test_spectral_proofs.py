@@ -36,6 +36,8 @@ NUMBERS = {
     "diagonal of R": (lambda: jnp.abs(jnp.diag(jnp.linalg.qr(jnp.asarray(SQUARE))[1])[1]), 0.4**0.5),
 }
 
+QUICK = ("least eigenvalue", "largest singular value", "entry of Q")
+
 
 def claimed(compare):
     return flowsim.claim("mine.number", "a test", statement="a number")(lambda loss: compare())
@@ -50,7 +52,9 @@ def is_shown(claim, refutes):
     return checker.check(json.loads(json.dumps(certificate))) == ("refuted" if refutes else "proved")
 
 
-@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NUMBERS]
+)
 def test_a_billionth_on_either_side_is_told_apart(name):
     number, value = NUMBERS[name]
     assert float(number()) == pytest.approx(value, rel=1e-14)
@@ -265,6 +269,7 @@ def test_what_is_decided_is_decided_in_certificates_too():
     assert "above" in [name for name, _, _ in operations]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["minimum", "minimizer"])
 def test_what_a_search_found_is_in_no_certificate(name):
     task = flowsim.LinearRegression(jnp.eye(1), 4, weights="inverse-covariance")
