@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from flowsim._core import checks
 from flowsim._core.types import Scalar, Series
 from flowsim.claims.claim import Comparison, at_least, at_most
 from flowsim.claims.declaring import Section
@@ -50,8 +51,8 @@ def approximate(values: ArrayLike | list[float]) -> Array:
 
     **Raises:** `jax.errors.TracerArrayConversionError` in a trace.
     """
-    found = jnp.asarray(values)
-    if isinstance(found, jax.core.Tracer):
+    found: Any = jnp.asarray(values)
+    if not checks.is_concrete(found):
         raise jax.errors.TracerArrayConversionError(found)
     return found
 
