@@ -25,7 +25,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # of what JAX reads from its cache
-import jax
 import numpy as np
 from tqdm import tqdm
 
@@ -42,9 +41,6 @@ from flowsim.flow.gradient_flow import start_alone
 RESULTS = pathlib.Path(__file__).parent / "results"
 _SECONDS = 20.0  # for a flow
 _OF_EACH = 3  # true statements, and false ones
-_OWN_MAPS = pathlib.Path("/proc/self/maps")
-_MOST_MAPS = 40_000  # each program holds memory maps, of which a process has 65,530
-_CASES = 50  # after which they are counted
 
 
 def generator_of(family: str, seed: int, index: int) -> np.random.Generator:
@@ -61,8 +57,6 @@ def problem_of(family: str, seed: int, index: int) -> tuple[Problem, np.random.G
 def constructed(family: str, count: int, seed: int) -> Iterator[Drawn]:
     """Some true statements and some false ones about each problem of a family."""
     for index in range(count):
-        if index % _CASES == _CASES - 1 and _holds_many_programs():
-            jax.clear_caches()
         if family in OTHERS:
             yield from OTHERS[family](generator_of(family, seed, index), index)
             continue
@@ -78,10 +72,6 @@ def constructed(family: str, count: int, seed: int) -> Iterator[Drawn]:
             for place in rng.permutation(len(known))[:_OF_EACH]:
                 one = known[place]
                 yield Drawn(index, one.claim, judge, one.fails, one.expected)
-
-
-def _holds_many_programs() -> bool:
-    return not _OWN_MAPS.exists() or _OWN_MAPS.read_text().count("\n") > _MOST_MAPS
 
 
 def judged(drawn: Drawn) -> dict[str, Any]:

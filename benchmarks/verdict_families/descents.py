@@ -7,7 +7,7 @@ that the problem is given exactly. What is false by little is false from a step 
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 
 import equinox as eqx
@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import Array
 
 import flowsim
-from benchmarks.verdict_families.base import RESOLVED
+from benchmarks.verdict_families.base import RESOLVED, Statement
 from benchmarks.verdict_families.drawn import Drawn
 from flowsim.claims import judge_on
-from flowsim.claims.claim import Claim, Comparison, at_most, equal
+from flowsim.claims.claim import Claim, at_most, equal
 from flowsim.claims.deciding.iterates import DescentEvidence
 
 _LITTLE = 2.0**-20  # by which what is false is false
@@ -32,14 +32,6 @@ class _Squares(eqx.Module):
 
     def __call__(self, model: Array) -> Array:
         return jnp.sum(self.curvatures * model**2) / 2
-
-
-class _Said(eqx.Module):
-    number: Array
-    compare: Callable = eqx.field(static=True)
-
-    def __call__(self, loss, descent) -> Comparison:
-        return self.compare(descent, self.number)
 
 
 def _rate(descent, number):
@@ -123,7 +115,7 @@ def descents(rng: np.random.Generator, index: int) -> Iterator[Drawn]:
     )
     evidence = DescentEvidence(loss, run)
     for name, compare, number, fails, expected in _statements(rng, kind, h, exact, eta):
-        said = _Said(jnp.asarray(np.asarray(number, dtype=float)), compare)
+        said = Statement(jnp.asarray(np.asarray(number, dtype=float)), compare)
         claim = Claim(f"fuzz.{kind}, {name}", "a random descent", name, said, of_descent=True)
         yield Drawn(index, claim, functools.partial(judge_on, evidence=evidence), fails, expected)
 

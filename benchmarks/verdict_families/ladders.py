@@ -6,8 +6,8 @@
   the limit of unbalanced ones (b^2 - a^2 = 3 s^2 is conserved and a b -> 1, so that a^2 is known in closed form);
 - bounds at every member, some of which one member breaks; statements that independent draws meet with probability p.
 
-A limit or power is false by three times what the statement allows. The slower of two terms is at most thirty times
-smaller than the other: one too small to be seen could not be excluded by any ladder (docs/how-to/families.md).
+A limit is false by three times what the statement allows, a power by .3. Of two terms the slower is the larger one: one
+too small to be seen could not be excluded by any ladder (docs/how-to/families.md).
 """
 
 import functools
@@ -86,7 +86,7 @@ def _term(flow, numbers):
 def _sequence(rng: np.random.Generator) -> _Ladder:
     values = np.geomspace(10 ** -rng.uniform(0.7, 2), 10 ** -rng.uniform(3.5, 8), int(rng.integers(6, 10)))
     p = rng.uniform(0.25, 3)
-    # Beside a term of a power p another that fades faster, or, no smaller than a thirtieth, more slowly.
+    # Beside a term of a power p another that fades faster, or a larger one that fades more slowly.
     r = p * rng.choice([2.0, 1.5, 0.7])
     B = rng.choice([-1, 1]) * 10 ** rng.uniform(-2, 2)
     C = B * rng.choice([-1, 0, 1]) * (10 ** rng.uniform(-1.5, 0) if r > p else 10 ** rng.uniform(0, 1))
@@ -121,7 +121,7 @@ def _start(s):
 
 
 def _moved(flow, numbers):
-    """The distance of the model at a time from that at s = 0, and the model."""
+    """The weight at a time, less a number."""
     return flow.at(1.0)[0] - numbers[0], 0.0
 
 
@@ -206,7 +206,7 @@ _KINDS = {_sequence: 0.6, _parabola: 0.1, _growth: 0.1, _unbalanced: 0.1, _draws
 def ladders(rng: np.random.Generator, index: int) -> Iterator[Drawn]:
     """Statements about a family of problems."""
     drawn: _Ladder = rng.choice(np.asarray([*_KINDS], dtype=object), p=[*_KINDS.values()])(rng)
-    family = flowsim.Family(lambda s: drawn.make(s), {"s": drawn.values}, **drawn.how)
+    family = flowsim.Family(drawn.make, {"s": drawn.values}, **drawn.how)
     judge = lambda claim: family.judge(claim)[0]
     for name, form, quantity, numbers, expected, within, true, decided in drawn.stated:
         known = [jnp.asarray(np.asarray(one, dtype=float)) for one in (numbers, expected, within)]
