@@ -670,7 +670,10 @@ FALSE = {  # sides of which a certificate says that they are zero for all t
     "an entry before the first": {"sides": _program(_number("0", "1"), ["take", [0], [-2]])},
     "a power below one": {"sides": _program(_number("0"), ["power", [0], 0], _number("1"), ["sub", [1, 2], None])},
     "another verdict": {"sides": _program(_number("0")), "verdict": "refuted"},
-    "a loss that is none": {"sides": _program(_number("0")), "loss": _program(INPUT["weights"], ["log", [0], None])},
+    "a loss that is no number": {
+        "sides": _program(_number("0")),
+        "loss": _program(INPUT["weights"], ["log", [0], None]),
+    },
     "a start of another length": {
         "sides": _program(INPUT["weights"], ["take", [0], [0]]),
         "start": _program(_number("0"), ["take", [0], [0, 0]]),

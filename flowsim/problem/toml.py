@@ -124,7 +124,7 @@ def decode(tables: Tables, kind: type[Table]) -> Table:
 
 
 def write(tables: Tables) -> str:
-    """Tables as TOML, which `parse` turns into equal tables. A field that is None is left out."""
+    """Tables as TOML, which `parse` turns into equal tables. Fields without a value are omitted."""
     given = {name: value for name, value in tables.items() if value is not None}
     parts = {name: value for name, value in given.items() if isinstance(value, Mapping)}
     top = _lines({name: value for name, value in given.items() if name not in parts})

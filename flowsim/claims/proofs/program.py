@@ -49,7 +49,7 @@ def program(function: Callable[..., PyTree], *, given: frozenset[float] | None =
     - function: from trees of arrays to a tree of arrays.
     - given: the numbers of many digits that were not computed. None if none was.
     - inputs: a tree for each argument of the function, of shapes, or of arrays where its values are known: these decide
-      comparisons, in float64.
+      comparisons.
 
     **Raises:** `UndecidedError` on an operation that certificates do not have; what JAX raises in tracing.
     """
