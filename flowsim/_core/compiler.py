@@ -1,5 +1,6 @@
 """Compiler settings: faster compilation, and a cache on the disk that later processes reuse."""
 
+import atexit
 import gc
 import importlib.metadata
 import os
@@ -23,6 +24,8 @@ def prepare_compiler() -> None:
     # Tracing makes many small objects that stay alive. With Python's default thresholds, the search for cycles among
     # them takes a tenth of the time to a first verdict.
     gc.set_threshold(*_COLLECTED_AFTER)
+    # When Python ends, it searches for cycles once more, which takes up to a second and frees nothing that matters.
+    atexit.register(gc.freeze)
     # diffrax checks its times by a callback unless errors become NaN, and a program with a callback is never cached.
     os.environ.setdefault("EQX_ON_ERROR", "nan")
     flags = os.environ.get("XLA_FLAGS", "").strip()

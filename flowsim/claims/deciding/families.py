@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
+import scipy  # `scipy.stats` loads when it is first used; it takes half a second
 from jaxtyping import Array, PyTree
 
 from flowsim._core import checks
