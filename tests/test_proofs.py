@@ -324,6 +324,9 @@ def _along(slack, **options):
 MISREAD = {
     "the second time": (lambda flow: flow.excess[1] - flow.excess, "not functions of the time"),
     "the last time": (lambda flow: flow.excess[-1] - flow.excess, "not functions of the time"),
+    "from the end": (lambda flow: 1e-7 * (flow.excess - 0.9 * flow.excess[::-1]), "not functions of the time"),
+    "the mean": (lambda flow: 1e-9 * (flow.excess - 0.9 * jnp.mean(flow.excess)), "not functions of the time"),
+    "the largest": (lambda flow: 1e-9 * (flow.excess - 0.9 * jnp.max(flow.excess)), "not functions of the time"),
     "half of the last time": (lambda flow: jnp.where(flow.t > flow.t[-1] / 2, 1.0, -1.0), "not functions of the time"),
     "two weights at the end": (lambda flow: jnp.asarray([-1.0, 1.0]) * flow.models[-1], "no sides at each time"),
     "a whole number": (lambda flow: flow.t.astype(int).astype(float) - flow.t, "of the type int64"),

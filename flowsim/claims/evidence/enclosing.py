@@ -25,7 +25,7 @@ from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.bounds import Bounds, bounds_of
 from flowsim.claims.evidence.course import Spans
 from flowsim.claims.evidence.jumps import jumps_in
-from flowsim.claims.evidence.moving import NEGLIGIBLE, ROUNDING
+from flowsim.claims.evidence.moving import ROUNDING
 from flowsim.claims.evidence.series import weights_of
 from flowsim.claims.limits import End, ending_at
 from flowsim.flow.basin import Tail
@@ -155,7 +155,7 @@ class Enclosed:
         """The same without rounding errors, except for weights whose error exceeds their rounding."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
-        more = lambda leaf, spread: np.where(spread > ROUNDING * largest(leaf) + 2 * NEGLIGIBLE, spread, 0.0)
+        more = lambda leaf, spread: np.where(spread > ROUNDING * largest(leaf), spread, 0.0)
         return dataclasses.replace(self.exact, spread=jax.tree.map(more, weights, self.spread))
 
     def wider(self, further: Float[np.ndarray, " T"]) -> "Enclosed":

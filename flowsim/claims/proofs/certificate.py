@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flint import arb
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim._core import VERSION, checks
 from flowsim._core.balls.operations import UndecidedError
@@ -35,6 +35,9 @@ from flowsim.losses import AbstractPopulationLoss
 
 _ROWS = 5  # of a flow, at which the sides of a certificate are compared with the claim's
 _AGREES = 1e-6  # of their size, to which they must agree
+_SAME = 1e-9  # of their size: by less, sides at one time do not depend on other times
+_FAR = 8.0  # times the largest weight, by which another row is moved
+_READS_OTHERS = "its sides are not functions of the time, the start and the weights at that time alone"
 _REFUSED = checker.RefusedError, identities.RefusedError
 
 
@@ -195,6 +198,8 @@ def _check_sides(certificate: Document, claim: Claim, loss: AbstractPopulationLo
     theirs = _compared(claim, loss, jnp.asarray(t), [ravel_pytree(start)[1](row) for row in rows])
     if theirs.slack.shape[0] != count and claim.along_flow:
         raise OpenError("it compares no sides at each time")
+    if claim.along_flow:
+        _check_rows(claim, loss, start, rows, t, theirs)
     with flint.ctx.workprec(PRECISION):
         numbers = [[arb(float(x)) for x in row] for row in rows]
         statement = checker.Statement(certificate)
@@ -203,10 +208,36 @@ def _check_sides(certificate: Document, claim: Claim, loss: AbstractPopulationLo
             given = {"t": [arb(t[k])], "start": numbers[0], "weights": numbers[k]}
             ours = statement.sides(**given) if claim.along_flow else statement.at_start(flow=False)
             expected = np.ravel(_slack(one, np.asarray(one.identity)))
-            room = _AGREES * (1.0 + np.max(np.abs(expected)) + np.max(one.scale) + np.max(np.abs(one.size)))
+            room = _AGREES * _largest(one.value, one.bound, one.scale, one.size)
             off = np.asarray([float(x) for x in map(arb, ours)]) - expected
             if np.all(one.promised) and not np.max(np.abs(off)) <= room:
-                raise OpenError("its sides are not functions of the time, the start and the weights at that time alone")
+                raise OpenError(_READS_OTHERS)
+
+
+def _check_rows(
+    claim: Claim, loss: AbstractPopulationLoss, start: PyTree, rows: list[np.ndarray], t: np.ndarray, theirs: Comparison
+) -> None:
+    """Refuse a claim whose sides at a time change when the rows after the start move by one place, and a new row takes
+    the first place.
+    """
+    rng, unravel = np.random.default_rng(1), ravel_pytree(start)[1]
+    size = np.max(np.abs(rows[0])) or 1.0
+    before, after = slice(1, -1), slice(2, None)
+    for further in (-_FAR, 1.0, _FAR):
+        other = rows[0] + further * size * rng.uniform(0.1, 1.0, rows[0].size)
+        shifted = [rows[0], other, *rows[before]]
+        ours = _compared(claim, loss, jnp.asarray([t[0], t[1] / 2, *t[before]]), list(map(unravel, shifted)))
+        for name in ("value", "bound", "slack"):
+            was, now = np.asarray(getattr(theirs, name))[before], np.asarray(getattr(ours, name))[after]
+            # A statement may name any size for its sides, so that their own counts.
+            if not np.allclose(now, was, rtol=0.0, atol=_SAME * _largest(was, now), equal_nan=True):
+                raise OpenError(_READS_OTHERS)
+
+
+def _largest(*sides: ArrayLike) -> float:
+    """The largest absolute value of a finite number in some arrays."""
+    arrays = map(np.asarray, sides)
+    return max(float(np.max(np.abs(one), where=np.isfinite(one), initial=0.0)) for one in arrays)
 
 
 def _series(loss: AbstractPopulationLoss, models: list[PyTree]) -> tuple[Array, Array, Array, Array]:
