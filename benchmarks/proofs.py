@@ -7,10 +7,12 @@ its smallest counterexample or one of its problems.
 
     python benchmarks/proofs.py            # the table, three minutes
     python benchmarks/proofs.py ledger     # the statements of the ledger, above half an hour
+    python benchmarks/proofs.py random     # random statements whose truth is known, a quarter of an hour
     python -c "from benchmarks.proofs import main; main(quick=True)"
 """
 
 import functools
+import itertools
 import operator
 import pathlib
 import random
@@ -31,6 +33,8 @@ README = {
 }
 _SECONDS = 60.0  # for the certificate of a claim
 _REFUTATION = 20.0  # for that of a statement that is violated
+_EACH = 6.0  # for that of a random statement
+_OF_EACH, _STATEMENTS, _SEED = 14, 4, 72  # random problems of each family, and statements of each problem
 
 
 def _timed(function: Any, *arguments: Any, **options: Any) -> tuple[Any, float]:
@@ -180,13 +184,61 @@ def measure_ledger(quick: bool) -> list[Measurement]:
     ]
 
 
+def measure_random(quick: bool) -> list[Measurement]:
+    """Random statements of which other means say what is true, those of `benchmarks/verdict_fuzz.py`."""
+    import flowsim
+    from benchmarks.verdict_families import FAMILIES
+    from benchmarks.verdict_fuzz import problem_of
+    from flowsim.claims import Evidence, judge_on
+    from flowsim.claims.proofs import FollowedFlow, check
+    from flowsim.experiments.certification import certified
+    from flowsim.flow.gradient_flow import start_alone
+
+    count, shown, denied, contradicted = 0, 0, [], []
+    for index, family in itertools.product(range(1 if quick else _OF_EACH), list(FAMILIES)[: 3 if quick else None]):
+        problem, rng = problem_of(family, _SEED, index)
+        run = start_alone(problem.loss, problem.start)
+        if problem.how is not None:
+            run = flowsim.gradient_flow(problem.loss, problem.start, budget_seconds=_REFUTATION, **problem.how)
+        evidence, followed = (
+            Evidence(problem.loss, run),
+            functools.cache(lambda p=problem: FollowedFlow(p.loss, p.start)),
+        )
+        count += 1
+        known = problem.statements(run)
+        for place in rng.permutation(len(known))[:_STATEMENTS]:
+            claim, fails = known[place].claim, known[place].fails
+            verdict, certificate = certified(claim, judge_on(claim, evidence), evidence, followed, seconds=_EACH)
+            if certificate is None:
+                continue
+            shown += 1
+            check(certificate)
+            row = (
+                f"{family}, problem {index}, {claim.id}: {verdict.certified_text()}, {verdict.verdict}, fails: {fails}"
+            )
+            until = np.inf if verdict.proved_until is None else verdict.proved_until
+            is_proof = verdict.certified == "proved"
+            if (is_proof and fails is not None and fails <= until) or (not is_proof and fails is None):
+                denied.append(row)
+            if verdict.contradicted:
+                contradicted.append(row)
+    print(*denied, *contradicted, sep="\n")
+    note = f"{count} problems, {shown} certificates"
+    return [
+        Measurement("certificates of what is not true", len(denied), "", "at most", 0, note),
+        Measurement("certificates that contradict the verdict", len(contradicted), "", "at most", 0, note),
+    ]
+
+
 def main(quick: bool = False) -> list[Measurement]:
     """Measure and print all but the ledger; unless quick, write the results."""
     return measure((measure_enclosures, measure_claims, measure_changes), quick, "proofs", "Proofs", str(__doc__))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["ledger"]:
+    if sys.argv[1:] == ["random"]:
+        measure((measure_random,), False, "random_proofs", "Certificates of random statements", str(__doc__))
+    elif sys.argv[1:] == ["ledger"]:
         measure((measure_ledger,), False, "refutations", "Refutations", str(__doc__))
     else:
         main()
