@@ -1,7 +1,7 @@
 """The judgement on a comparison whose slack has a known error: at each of its points, and as a whole."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -48,7 +48,7 @@ class Errors(NamedTuple):
         return self.unrounded + self.rounding
 
 
-def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) -> Points:
+def solver_error(rough: Points, fine: Points, scale: Points, counts: Mask, rtol: float) -> Points:
     """The error of the slack on the fine solve, from its difference to the rough solve.
 
     The error is relative to the scale and does not decrease in time, since two solves can agree by chance at one time.

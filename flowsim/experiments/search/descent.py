@@ -37,7 +37,7 @@ def descend(screen: Screen, point: Point, clock: Clock, within: Space | None = N
     if clock.is_up(_DOING) or screen.gradient(point) is None:
         return []
     optimiser = optax.adam(_RATE)
-    state: Any = None
+    state: optax.OptState | None = None
     for _ in range(_STEPS):
         if clock.is_up(_DOING):
             break

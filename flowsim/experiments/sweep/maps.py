@@ -195,7 +195,7 @@ def tables_of(problem: AbstractSpec | Tables) -> Document:
     return json.loads(json.dumps(_given(tables)))
 
 
-def _given(value: Any) -> Any:
+def _given(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: _given(part) for key, part in value.items() if part is not None}
     return value

@@ -1,11 +1,11 @@
 """Step sizes of implicit methods."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import diffrax
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, ArrayLike, Bool, PyTree
 
 from flowsim._core.types import Scalar
 
@@ -32,7 +32,7 @@ def begin() -> Past:
     return Past(jnp.zeros(()), jnp.ones(()), jnp.asarray(False))
 
 
-def next_length(length: Scalar, error: Scalar, order: Any, past: Past) -> tuple[Scalar, Past]:
+def next_length(length: Scalar, error: Scalar, order: ArrayLike, past: Past) -> tuple[Scalar, Past]:
     """The length of the next step, and the updated past.
 
     A step is accepted if its error is at most 1. The next length is predicted from the last two errors, since they
