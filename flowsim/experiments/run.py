@@ -28,7 +28,8 @@ from flowsim._core.hosts import by_first
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document, Tables
 from flowsim.claims import Claim, Evidence, Verdicts, confidence_band
-from flowsim.claims.deciding.judging import judge_or_note
+from flowsim.claims.deciding.iterates import DescentEvidence
+from flowsim.claims.deciding.judging import evidence_of, judge_or_note
 from flowsim.claims.deciding.measuring import Band, ends
 from flowsim.claims.evidence.comparing import refuse_misshapen
 from flowsim.experiments.certification import Certificates
@@ -52,7 +53,7 @@ class Run:
 
     problem: Problem
     trajectory: Trajectory
-    evidence: Evidence
+    evidence: Evidence | DescentEvidence
     verdicts: Verdicts
     band: Mapping[str, Band]
     claims: Sequence[Claim]
@@ -95,7 +96,7 @@ def run(
     **Raises:** `ProblemError` where the folder holds another run, another process is at work in it, or no id matches;
     `ContradictionError` where a certificate shows the opposite of a verdict, before verdicts.json is written.
     """
-    seconds = _seconds(certify, problem.loss)
+    seconds = _seconds(certify, problem)
     problem, out = problem.prepared(), pathlib.Path(out)
     chosen = claims_about(problem, claims)
     mesh, checkpoint = _mesh(problem.loss), out / "checkpoint"
@@ -106,7 +107,8 @@ def run(
             trajectory = _integrated(problem, kept, out / TRAJECTORY, checkpoint, progress)
         if progress:
             print(trajectory, "", sep="\n", flush=True)
-        evidence = Evidence(problem.loss, trajectory, claims=chosen, checkpoint=checkpoint, progress=progress)
+        how = {} if problem.is_descent else {"claims": chosen, "checkpoint": checkpoint, "progress": progress}
+        evidence = evidence_of(problem.loss, trajectory, **how)
         verdicts = Verdicts()
         with progress_bar("judging", len(chosen), unit="claim", shown=progress) as bar:
             for claim in chosen:
@@ -119,7 +121,8 @@ def run(
                     verdicts[place] = kept_in.certified(claim, verdicts[place], evidence, problem.spec)
                     bar.update()
         finished = trajectory.status.finished
-        found = Run(problem, trajectory, evidence, verdicts, confidence_band(evidence) if finished else {}, chosen)
+        band = confidence_band(evidence) if finished and isinstance(evidence, Evidence) else {}
+        found = Run(problem, trajectory, evidence, verdicts, band, chosen)
         document = found.document()
         by_first(mesh, lambda: write_json(out / "verdicts.json", document))
         if found.band:
@@ -135,8 +138,9 @@ def claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
     pattern or, without one, flowsim's along the flow and all of the problem's own.
     """
     own = problem.spec.own(Claim)
-    every = (claim for claim in (*papers.ALL_CLAIMS, *own) if not claim.of_descent)
-    about = [claim for claim in every if claim.is_about(problem.start)]
+    every = (*papers.ALL_CLAIMS, *own)
+    speaks = lambda claim: claim.of_descent == problem.is_descent or not claim.along_flow
+    about = [claim for claim in every if speaks(claim) and claim.is_about(problem.start)]
     refuse_misshapen([claim for claim in own if claim in about], problem.loss, problem.start)
     if pattern is None:
         return [claim for claim in about if claim.along_flow or claim in own]
@@ -146,14 +150,16 @@ def claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
     return chosen
 
 
-def _seconds(certify: bool | float, loss: AbstractPopulationLoss) -> float | None:
+def _seconds(certify: bool | float, problem: Problem) -> float | None:
     """The time for each certificate; None without certificates.
 
-    **Raises:** `ProblemError` for a sampled loss, or a time that is not positive.
+    **Raises:** `ProblemError` for a sampled loss, for gradient descent, or a time that is not positive.
     """
     if certify is False:
         return None
-    if isinstance(loss, MonteCarloLoss):
+    if problem.is_descent:
+        refuse("certify", "left out for gradient descent, whose iterates are enclosed anyway", "it is given")
+    if isinstance(problem.loss, MonteCarloLoss):
         refuse("certify", "left out for a sampled loss, as nothing is proved of a sample", "it is given")
     seconds = SECONDS if certify is True else float(certify)
     if not seconds > 0:

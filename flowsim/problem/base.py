@@ -15,6 +15,7 @@ from jaxtyping import Array, PyTree
 from flowsim._core import checks
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.types import Scalar
+from flowsim.flow.descent import gradient_descent
 from flowsim.flow.gradient_flow import Stop, gradient_flow
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.losses import AbstractPopulationLoss
@@ -22,7 +23,7 @@ from flowsim.losses.sampled.monte_carlo import prepared
 from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, MultiHeadAttention
 from flowsim.problem import toml
 from flowsim.problem.architecture import Curve
-from flowsim.problem.toml import AbstractTable, Positive, Threshold, Tolerance, Vector
+from flowsim.problem.toml import AbstractTable, Count, NumberOrVector, Positive, Threshold, Tolerance, Vector
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
 
 Kind = TypeVar("Kind")
@@ -39,14 +40,27 @@ class StopTable(AbstractTable, frozen=True):
     grad_norm: Threshold = 1e-10
 
 
+class DescentTable(AbstractTable, frozen=True):
+    """flow.descent: gradient descent in place of the flow.
+
+    **Fields:** those of `gradient_descent`; step_size may be a list of ``steps`` numbers.
+    """
+
+    step_size: NumberOrVector
+    steps: Count
+    momentum: Threshold = 0.0
+    direction: Literal["gradient", "sign", "normalized"] = "gradient"
+
+
 class FlowTable(AbstractTable, frozen=True):
     """[flow]: how far and how accurately to integrate.
 
-    **Fields:** those of `gradient_flow`, and restrict:
+    **Fields:** those of `gradient_flow`, and
 
-    - "inverse-covariance": the flow on A_i = a_i covariance^-1 and B_i = b_i I.
-    - "eigenbasis": the flow of matrices that are diagonal in the eigenbasis of the covariance. The flow preserves this
-      set. It is integrated by eigenvalues, so the dimension may be a million.
+    - descent: gradient descent in place of the flow.
+    - restrict: "inverse-covariance", the flow on A_i = a_i covariance^-1 and B_i = b_i I, or "eigenbasis", the flow of
+      matrices that are diagonal in the eigenbasis of the covariance. The flow preserves this set. It is integrated by
+      eigenvalues, so the dimension may be a million.
     """
 
     times: Vector = ()
@@ -55,6 +69,7 @@ class FlowTable(AbstractTable, frozen=True):
     atol: Positive | None = None
     solver: Literal["auto", "implicit", "explicit"] = "auto"
     stop: StopTable | None = None
+    descent: DescentTable | None = None
     budget_seconds: Positive | None = None
     restrict: Literal["inverse-covariance", "eigenbasis"] | None = None
 
@@ -64,6 +79,9 @@ class FlowTable(AbstractTable, frozen=True):
             times = checks.increasing_times("times", self.times)
             if self.t1 is not None:
                 checks.time("t1", self.t1)
+        if self.descent is not None:
+            self._refuse_with_descent()
+            return self
         if self.t1 is None:
             return msgspec.structs.replace(self, stop=self.stop or StopTable())
         if times.size and times[-1] > self.t1:
@@ -71,6 +89,13 @@ class FlowTable(AbstractTable, frozen=True):
         if self.stop is not None:
             refuse("flow.stop", "left out where t1 is given, since the flow then ends at t1", "it is given")
         return self
+
+    def _refuse_with_descent(self) -> None:
+        """Refuse fields of the flow that mean nothing for gradient descent."""
+        own = msgspec.structs.asdict(self)
+        for name, default in msgspec.structs.asdict(FlowTable()).items():
+            if name != "descent" and own[name] != default:
+                refuse(f"flow.{name}", "left out where flow.descent is given, which has no such choice", "it is given")
 
 
 class _AbstractTables(msgspec.StructMeta, abc.ABCMeta):
@@ -164,6 +189,11 @@ class Problem:
         return self.loss.least_model()
 
     @property
+    def is_descent(self) -> bool:
+        """Whether it asks for gradient descent in place of the flow."""
+        return self.spec.flow.descent is not None
+
+    @property
     def curves(self) -> Mapping[str, Curve]:
         """Further figures of this problem, by name: those of its architecture if a minimizer is known, and one for each
         observable.
@@ -206,10 +236,15 @@ class Problem:
         return weights(jax.vmap(lambda model: model.attention(covariance))(models))
 
     def run(self, **how: Any) -> Trajectory:
-        """Integrate the flow. ``how`` are further arguments of `gradient_flow`, such as ``checkpoint``."""
+        """Integrate the flow, or descend. ``how`` are further arguments of `gradient_flow`, such as ``checkpoint``,
+        which a descent does not need.
+        """
         table = self.spec.flow
+        if table.descent is not None:
+            with fields_of("flow.descent"):
+                return gradient_descent(self.loss, self.start, **msgspec.structs.asdict(table.descent))
         fields = msgspec.structs.asdict(table).items()
-        asked = {name: value for name, value in fields if value is not None and name != "restrict"}
+        asked = {name: value for name, value in fields if value is not None and name not in ("restrict", "descent")}
         if table.stop is not None:
             asked["stop"] = Stop(excess=table.stop.excess, grad_norm=table.stop.grad_norm)
         return gradient_flow(self.loss, self.start, **asked, **how)

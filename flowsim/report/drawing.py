@@ -32,7 +32,8 @@ def draw_run(run: Run, out: str | os.PathLike, facts: Mapping[str, str], format:
     **Returns:** the facts, with the risk on the prompts of [test].
     """
     problem, trajectory, out = run.problem, run.trajectory, pathlib.Path(out)
-    predicted, tested, told = predictions_of(problem), None, dict(facts)
+    # What papers predict is about flows.
+    predicted, tested, told = None if problem.is_descent else predictions_of(problem), None, dict(facts)
     if predicted is not None and problem.test is not None:
         tested = risk_curve(trajectory, problem.test, predicted.limit)
         tested.save(out / "test_risk.npz")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 
 from flowsim.claims import Evidence, Verdict, end_point, fit_rate
+from flowsim.claims.deciding.iterates import DescentEvidence
 from flowsim.flow.risk_curve import RiskCurve
 from flowsim.losses.deep.multi_layer import AbstractLayersLoss
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
@@ -11,7 +12,7 @@ from flowsim.papers import predictions_of
 from flowsim.problem import Problem
 
 
-def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
+def run_facts(problem: Problem, evidence: Evidence | DescentEvidence) -> dict[str, str]:
     """What a finished run reports in addition to its verdicts, text by label."""
     trajectory, loss = evidence.trajectory, evidence.loss
     if not evidence.status.finished:
@@ -25,8 +26,9 @@ def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
         trust = evidence.distrust or "yes: light tails, and the same loss on fresh prompts"
         facts["do the samples determine the population loss"] = trust
     elif rate := fit_rate(trajectory):
-        begin = f"{evidence.steepest:.3g} + " if evidence.late else ""
-        interval, window = f"{rate.low:.6g} to {rate.high:.6g}", f"t = {begin}{rate.t_from:.3g} to {rate.t_to:.3g}"
+        clock = "k = " if isinstance(evidence, DescentEvidence) else "t = "
+        begin = f"{evidence.steepest:.3g} + " if isinstance(evidence, Evidence) and evidence.late else ""
+        interval, window = f"{rate.low:.6g} to {rate.high:.6g}", f"{clock}{begin}{rate.t_from:.3g} to {rate.t_to:.3g}"
         facts["decay of the excess at the end"] = f"{rate.kind}, {rate.rate:.6g} ({interval}), {window}"
     end = end_point(loss, trajectory)
     if end and end.kind == "none":

@@ -79,6 +79,9 @@ def write_report(
     html = environment.get_template("report.html.jinja").render(
         spec=spec,
         trajectory=trajectory,
+        descends=trajectory.step_size is not None,
+        method="gradient flow" if trajectory.step_size is None else trajectory.settings.method,
+        clock="flow time" if trajectory.step_size is None else "the number of steps",
         verdicts=verdicts,
         counts=_counts(applicable),
         all_hold=bool(applicable) and all(verdict.verdict is Judgement.HOLDS for verdict in applicable),

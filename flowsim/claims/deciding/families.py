@@ -114,6 +114,8 @@ class Family:
                 tables = toml.parse(self._make.to_toml())
                 toml.assign(tables, self.name, value)
                 problem = spec_of(tables).build().prepared()
+                if problem.is_descent:
+                    checks.refuse("flow.descent", "left out of a family, which is of flows", "it is given")
                 self._members[place] = Evidence(problem.loss, problem.run())
             else:
                 made = self._make(**{self.name: value})

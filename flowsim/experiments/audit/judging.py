@@ -11,6 +11,7 @@ from flowsim._core.checks import refuse
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document
 from flowsim.claims import Claim, Evidence, Hypothesis, Judgement, Verdict
+from flowsim.claims.deciding.iterates import DescentEvidence
 from flowsim.claims.deciding.judging import judge_or_note
 from flowsim.claims.evidence.comparing import refuse_misshapen
 from flowsim.claims.hypotheses import can_be_drawn, longest_drawn
@@ -183,7 +184,7 @@ def judge_problem(spec: AbstractSpec, claims: Sequence[Claim]) -> list[Document]
     return [_judged_alone(claim, evidence) for claim in claims]
 
 
-def _judged_alone(claim: Claim, evidence: Evidence) -> Document:
+def _judged_alone(claim: Claim, evidence: Evidence | DescentEvidence) -> Document:
     global _judged
     _judged += 1
     if _judged % _CASES == 0:
@@ -204,13 +205,13 @@ def _entry(case: _Case, found: Document) -> Entry:
     return Entry(*case, status, certificates, Verdict(**verdict))
 
 
-def evidence_of(problem: Problem, flows: bool, claims: Sequence[Claim] = ()) -> Evidence:
-    """The evidence for claims on a problem: its flow, or its start alone.
+def evidence_of(problem: Problem, flows: bool, claims: Sequence[Claim] = ()) -> Evidence | DescentEvidence:
+    """The evidence for claims on a problem: its flow or its descent, or its start alone.
 
     **Arguments:**
 
     - problem: the problem.
-    - flows: whether to integrate its flow.
+    - flows: whether to integrate its flow, or to descend.
     - claims: those that will be judged.
 
     **Raises:** `ProblemError` if the prompts that it asks for do not fit into memory.
@@ -219,8 +220,9 @@ def evidence_of(problem: Problem, flows: bool, claims: Sequence[Claim] = ()) -> 
         longest = longest_drawn(problem.task)
         refuse("task.context_length", f'at most {longest} with loss.kind = "monte-carlo"', "it is more")
     problem = problem.prepared()
-    run = problem.run() if flows else start_alone(problem.loss, problem.start)
-    return Evidence(problem.loss, run, claims=claims)
+    if flows and problem.is_descent:
+        return DescentEvidence(problem.loss, problem.run())
+    return Evidence(problem.loss, problem.run() if flows else start_alone(problem.loss, problem.start), claims=claims)
 
 
 @contextlib.contextmanager

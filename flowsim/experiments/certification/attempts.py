@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flowsim._core.text import TRACEBACK, in_short, one_line
 from flowsim._core.types import Document
 from flowsim.claims import Claim, Comparison, Evidence, Judgement, Verdict
+from flowsim.claims.deciding.iterates import DescentEvidence
 from flowsim.claims.deciding.judging import judge_on
 from flowsim.claims.proofs import FollowedFlow, OpenError, certify
 from flowsim.claims.proofs.writer import is_rounded
@@ -43,7 +44,7 @@ class _Attempt(NamedTuple):
 def certified(
     claim: Claim,
     verdict: Verdict,
-    evidence: Evidence,
+    evidence: Evidence | DescentEvidence,
     followed: Callable[[], FollowedFlow],
     *,
     seconds: float,
@@ -63,7 +64,7 @@ def certified(
     - problem: its text, which the certificate carries along.
     """
     why, deadline, reasons = _nothing_to_show(claim, verdict, evidence), time.monotonic() + seconds, []
-    if why:
+    if why or isinstance(evidence, DescentEvidence):
         return dataclasses.replace(verdict, uncertified=why), None
     loss, start = evidence.loss, evidence.trajectory.start
     if not claim.along_flow and evidence.trajectory.t.size > 1 and evidence.reads_more_than_the_start(claim):
@@ -122,12 +123,14 @@ def certification(claim: Claim, specs: Iterable[AbstractSpec], *, until: float |
     raise OpenError("; ".join(reasons) or "the claim has no problems: name one")
 
 
-def _nothing_to_show(claim: Claim, verdict: Verdict, evidence: Evidence) -> str:
+def _nothing_to_show(claim: Claim, verdict: Verdict, evidence: Evidence | DescentEvidence) -> str:
     """Why no certificate is tried; empty if one is."""
     if verdict.verdict in (Judgement.NOT_APPLICABLE, Judgement.VACUOUS):
         return f"it is {verdict.verdict.replace('-', ' ')} here"
     if isinstance(evidence.loss, MonteCarloLoss):
         return "nothing is proved of a sample"
+    if isinstance(evidence, DescentEvidence):
+        return "certificates are of flows, and this is gradient descent"
     if claim.along_flow and evidence.late:
         return "the flow is followed from near a saddle on"
     return ""

@@ -9,6 +9,7 @@ import pathlib
 from flowsim._core.files import DamagedFileError, read_document, remove_parts_of_the_dead, write_whole
 from flowsim._core.types import Document
 from flowsim.claims import Claim, Evidence, Verdict
+from flowsim.claims.deciding.iterates import DescentEvidence
 from flowsim.claims.proofs import FollowedFlow
 from flowsim.experiments.audit.kept import Kept
 from flowsim.experiments.certification.attempts import certified
@@ -42,11 +43,13 @@ class Certificates:
     def __init__(self, folder: str | os.PathLike, seconds: float = SECONDS, *, fresh: bool = False):
         self.folder, self.seconds = pathlib.Path(folder), seconds
         self._kept = Kept(self.folder / "units", fresh=fresh)
-        self._evidence: Evidence | None = None
+        self._evidence: Evidence | DescentEvidence | None = None
         for place in (self.folder, self.folder / "units"):
             remove_parts_of_the_dead(place)
 
-    def certified(self, claim: Claim, verdict: Verdict, evidence: Evidence, spec: AbstractSpec) -> Verdict:
+    def certified(
+        self, claim: Claim, verdict: Verdict, evidence: Evidence | DescentEvidence, spec: AbstractSpec
+    ) -> Verdict:
         """A verdict with what a certificate shows of it.
 
         **Raises:** `ContradictionError` if that is the opposite of the verdict.

@@ -55,6 +55,8 @@ def checked(
             refuse("a sweep", "over different fields", f"{name} is there twice")
     if "budget_seconds" in tables.get("flow", {}):
         refuse("flow.budget_seconds", "left out of a sweep, whose cells do not depend on the clock", "it is given")
+    if "descent" in tables.get("flow", {}) or any(name.startswith("flow.descent") for name in names):
+        refuse("flow.descent", "left out of a sweep, whose cells are flows", "it is given")
     count = math.prod(grid_shape(axes))
     _check_size(count, tuple(DTYPES.values()), disk_budget)
     cells = list(specs(tables, axes))

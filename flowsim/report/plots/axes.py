@@ -12,6 +12,7 @@ from flowsim._core.text import in_tex
 
 _CURVED = 3.0  # the ratio of its ends below which a logarithmic axis becomes linear
 _FEW = 8  # values that are all ticks
+_FLOW_TIME = r"flow time  $t$"
 
 
 def readable(figure: Figure) -> None:
@@ -24,6 +25,12 @@ def readable(figure: Figure) -> None:
             low, high = sorted(limits)
             if scale == "log" and 0 < low < high < _CURVED * low:
                 become("linear")
+
+
+def count_steps(figure: Figure) -> None:
+    """Label the time axes of a figure as those of gradient descent."""
+    for axes in figure.axes:
+        axes.set_xlabel(axes.get_xlabel().replace(_FLOW_TIME, r"steps  $k$"))
 
 
 def few_ticks(axes: Axes, values: Sequence[float] | np.ndarray) -> None:
@@ -39,7 +46,7 @@ def time_axis(axes: Axes, t: np.ndarray, scale: str = "log") -> Axes:
         axes.set_xlabel(rf"flow time  $t - t_*$,  steepest at $t_*$ = {in_tex(-t[0])}")
         first, linear, share, ticks = t[0], max(t[-1], -t[-2]), 2.0, 5
     else:
-        axes.set_xlabel(r"flow time  $t$")
+        axes.set_xlabel(_FLOW_TIME)
         first, linear, share, ticks = 0.0, t[1] if t.size > 1 else 0.0, 0.5, 15
     if scale == "log" and linear:
         # Linear up to the first power of ten, so that 0 is the only tick there.

@@ -32,7 +32,7 @@ from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.papers.paper import Predictions
 from flowsim.problem.architecture import Curve
-from flowsim.report.plots.axes import readable, time_axis
+from flowsim.report.plots.axes import count_steps, readable, time_axis
 
 STYLE = pathlib.Path(__file__).with_name("flowsim.mplstyle")
 
@@ -294,6 +294,8 @@ def draw_all(
             figures[name] = Figure(figsize=draw.size if isinstance(draw, Sized) else None)
             draw(ax=figures[name].add_subplot())
         for name, figure in figures.items():
+            if trajectory.step_size is not None:
+                count_steps(figure)
             paths[name] = folder / f"{name}.{format if format == 'svg' else 'png'}"
             for path in {paths[name], folder / f"{name}.{format}"}:
                 save(figure, path)
@@ -339,7 +341,8 @@ def _figures(trajectory: Trajectory, predictions: Predictions | None, tested: Ri
         drawn["scale-condition"] = functools.partial(scale_condition, predictions)
     if tested is not None:
         drawn["test_risk"] = functools.partial(test_risk, tested)
-    drawn["conservation"] = functools.partial(conservation, trajectory)
+    if trajectory.step_size is None:
+        drawn["conservation"] = functools.partial(conservation, trajectory)
     for name, draw in drawn.items():
         figures[name] = Figure()
         draw(ax=figures[name].add_subplot())

@@ -11,6 +11,8 @@ from matplotlib.ticker import NullFormatter
 from flowsim._core.text import in_tex
 from flowsim._core.types import Options
 from flowsim.claims import Claim, Comparison, Evidence, Judgement, Verdict
+from flowsim.claims.deciding.iterates import DescentEvidence
+from flowsim.claims.evidence.comparing import compared
 from flowsim.report.plots.axes import time_axis
 from flowsim.report.plots.flows import Sized, on_axes
 
@@ -42,21 +44,24 @@ class Sides:
     relation: str
 
 
-def sides_of(claim: Claim, evidence: Evidence) -> Sides:
+def sides_of(claim: Claim, evidence: Evidence | DescentEvidence) -> Sides:
     """Both sides of a claim on the flow as it was asked for; of several entries, those with the least margin."""
-    case = evidence.cases[0]
-    both = case.panel.compared(claim, evidence.stated, case.padded)
-    rows = np.shape(both.slack)[0]
-    along = case.has_times(claim, rows)
-    kept = slice(case.run.t.size if along else rows)
+    if isinstance(evidence, DescentEvidence):
+        both = compared(claim, evidence.stated, evidence.run)
+        t = np.asarray(evidence.run.t)[: np.shape(both.slack)[0]]
+        along = claim.along_flow and t.size > 1
+    else:
+        case = evidence.cases[0]
+        both = case.panel.compared(claim, evidence.stated, case.padded)
+        along, t = case.has_times(claim, np.shape(both.slack)[0]), evidence.steepest + np.asarray(case.run.t)
+    kept = slice(t.size if along else None)
     margin = np.where(both.promised, both.margin, np.nan)[kept]
     entry: tuple = (kept,)
     if margin.ndim > 1:
         flat = np.where(np.isnan(margin), np.inf, margin).reshape(margin.shape[0], -1)
         entry = kept, *np.unravel_index(int(np.argmin(flat.min(axis=0))), margin.shape[1:])
     value, bound, slack = (_promised(both, side)[entry] for side in (both.value, both.bound, both.slack))
-    t = evidence.steepest + np.asarray(case.run.t) if along else None
-    return Sides(t, value, bound, slack, _relation(both))
+    return Sides(t if along else None, value, bound, slack, _relation(both))
 
 
 def _promised(both: Comparison, side: object) -> np.ndarray:
@@ -73,7 +78,7 @@ def _relation(both: Comparison) -> str:
 
 
 def of_judged(
-    verdicts: Sequence[Verdict], claims: Iterable[Claim], evidence: Evidence, own: Iterable[Claim]
+    verdicts: Sequence[Verdict], claims: Iterable[Claim], evidence: Evidence | DescentEvidence, own: Iterable[Claim]
 ) -> dict[str, Callable[..., Axes]]:
     """The pictures of verdicts, by name: how tight statements are, and both sides of those that are violated or
     unresolved, and of those that a user declares.
