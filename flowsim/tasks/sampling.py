@@ -24,7 +24,7 @@ def least_squares(prompt: Prompt) -> Float[Array, ""]:
 
 def draw_prompts(
     task: LinearRegression, tasks: int, prompts: int, *, seed: int = 0
-) -> tuple[Prompt, Float[Array, " tasks*prompts"]]:
+) -> tuple[Prompt, Float[Array, " n"]]:
     """Prompts of one context length, with their queries' labels: ``prompts`` for each of ``tasks`` draws of w.
 
     A prompt depends on the seed, its task and its number within the task alone. So larger numbers keep the prompts of
