@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
     from flowsim.losses import AttentionLoss as AttentionLoss
     from flowsim.losses import DiagonalLayersLoss as DiagonalLayersLoss
+    from flowsim.losses import EmpiricalLoss as EmpiricalLoss
     from flowsim.losses import FiniteLoss as FiniteLoss
     from flowsim.losses import FunctionLoss as FunctionLoss
     from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
     from flowsim.tasks import multinomial_outcomes as multinomial_outcomes
     from flowsim.tasks.covariance_laws import DiagonalLaw as DiagonalLaw
     from flowsim.tasks.covariance_laws import SampledLaw as SampledLaw
+    from flowsim.tasks.sampling import draw_prompts as draw_prompts
 
 __version__ = VERSION
 
@@ -131,6 +133,7 @@ _HOMES = {
         "JointLaw LengthLaw LinearRegression RandomCovarianceRegression SpectralRegression multinomial_outcomes"
     ),
     "flowsim.tasks.covariance_laws": "DiagonalLaw SampledLaw",
+    "flowsim.tasks.sampling": "draw_prompts",
     "flowsim.models": (
         "Decoder DiagonalLayers FactoredMultiHeadAttention GradientDescentStep LinearAttention "
         "LinearTransformerBlock LoopedAttention MaskedAttention MergedHeads MultiHeadAttention MultiLayerAttention "
@@ -139,9 +142,9 @@ _HOMES = {
     ),
     "flowsim.moments": "TracePolynomial wishart_expectation",
     "flowsim.losses": (
-        "AbstractPopulationLoss AttentionLoss DiagonalLayersLoss FiniteLoss FunctionLoss LinearAttentionLoss "
-        "LoopedLoss MaskedAttentionLoss MonteCarloLoss MultiHeadLoss MultiLayerLoss RandomCovarianceLoss "
-        "Reparametrized ScalarLayersLoss ScalarLoopLoss SpectralAttentionLoss"
+        "AbstractPopulationLoss AttentionLoss DiagonalLayersLoss EmpiricalLoss FiniteLoss FunctionLoss "
+        "LinearAttentionLoss LoopedLoss MaskedAttentionLoss MonteCarloLoss MultiHeadLoss MultiLayerLoss "
+        "RandomCovarianceLoss Reparametrized ScalarLayersLoss ScalarLoopLoss SpectralAttentionLoss"
     ),
     "flowsim.losses.prompt_risk": "risk",
     "flowsim.flow.descent": "gradient_descent",

@@ -91,22 +91,52 @@ def conserved(flow):
 
 
 @flowsim.claim("mine.grows", "my notes", problems=({"make": make, "flow": {"t1": 1.0}},))
-def grows(flow):
+def moves(flow):
     "the score of the query's feature grows"
     return flowsim.at_least(flow.velocity[:, 0], 0.0, size=flow.velocity[:, 0])
+
+"""
+# Five drawn prompts leave one direction of the six unseen.
+EMPIRICAL = """
+import jax.numpy as jnp
+import numpy as np
+
+import flowsim
+
+TASK = flowsim.LinearRegression(np.eye(2), 5, label_noise=0.3)
+OBSERVABLES = {"error": flowsim.EmpiricalLoss(TASK, 1, 1).population}
+
+
+def make(scale: float = 0.1, tasks: int = 5, ridge: float = 0.0):
+    return flowsim.EmpiricalLoss(TASK, tasks, 1, ridge=ridge), jnp.full((3, 2), scale)
+
+
+@flowsim.claim("mine.unseen", "my notes", problems=({"make": make, "flow": {"t1": 1.0}},))
+def unseen(loss, flow):
+    "what no prompt sees stays"
+    direction = jnp.linalg.svd(loss.root)[2][-1].reshape(3, 2)
+    return flowsim.equal(jnp.tensordot(flow.models, direction), jnp.sum(flow.start * direction), 1.0)
+
+
+@flowsim.claim("mine.nearer", "my notes", problems=({"make": make, "flow": {"t1": 1.0}},))
+def moves(loss, flow):
+    "the distance to the minima falls"
+    distance = jnp.sum((flow.models - loss.least_model()[None]) ** 2, axis=(1, 2))
+    return flowsim.at_most(distance, distance[0])
 
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "sweep", "check", "audit"])
-def test_a_finite_loss_of_a_users_file_goes_through_every_command(command, tmp_path, capsys):
+@pytest.mark.parametrize("text", [OWN, EMPIRICAL], ids=["finite", "empirical"])
+def test_a_loss_of_a_users_file_goes_through_every_command(text, command, tmp_path, capsys):
     file, out = tmp_path / "own.py", tmp_path / "out"
-    file.write_text(OWN)
+    file.write_text(text)
     words = {
         "run": [f"{file}:make", "--set", "flow.t1=1", "--out", str(out), "--quiet"],
         "sweep": [f"{file}:make", "--over", "scale=0.1,0.2", "--set", "flow.t1=1", "--out", str(out), "--quiet"],
-        "check": [f"{file}:grows"],
+        "check": [f"{file}:moves"],
         "audit": ["--paper", str(file), "--out", str(out)],
     }
     assert main.main([command, *words[command]]) == 0, capsys.readouterr().err

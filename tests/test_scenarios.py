@@ -4,9 +4,11 @@ import importlib
 import pathlib
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import flowsim
 from flowsim import Judgement
 
 pytestmark = pytest.mark.slow
@@ -234,6 +236,25 @@ def test_saddle_to_saddle(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[
     assert indices == sorted(indices, reverse=True) and indices[-2:] == [1, 0]
     assert "0.6602037669930" in capsys.readouterr().out
     assert (tmp_path / "saddle_to_saddle.png").stat().st_size > 10_000
+
+
+def test_double_descent(tmp_path: pathlib.Path):
+    found = run("double_descent", tmp_path)
+    scenario = importlib.import_module("scenarios.double_descent")
+    prompts = np.array(scenario.PROMPTS)
+    for verdicts, _ in found.values():
+        assert [verdict.verdict for verdict in verdicts] == [Judgement.HOLDS]
+    (_, plain), (_, ridged) = found.values()
+    assert prompts[np.argmax(plain)] == 72
+    assert plain[prompts == 72] > 10 * plain[prompts == 54]
+    assert np.all(np.diff(plain[prompts <= 36]) < 0)
+    assert np.all(np.diff(plain[prompts >= 72]) < 0)
+    assert np.all(ridged[1:] < 1.02 * ridged[:-1])  # no peak
+    task = flowsim.LinearRegression(np.eye(scenario.D), scenario.N, label_noise=scenario.NOISE)
+    loss = flowsim.EmpiricalLoss(task, 63, 1)
+    flow = flowsim.gradient_flow(loss, jnp.zeros((scenario.D + 1, scenario.D)), stop=scenario.STRICT)
+    assert flowsim.check(scenario.claim(1 + 1e-6), loss, flow).verdict is Judgement.VIOLATED
+    assert (tmp_path / "double_descent.png").stat().st_size > 10_000
 
 
 def test_implicit_bias(tmp_path: pathlib.Path):

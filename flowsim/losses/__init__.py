@@ -10,6 +10,7 @@ from flowsim.losses.deep.scalar_layers import ScalarLayersLoss as ScalarLayersLo
 from flowsim.losses.deep.scalar_layers import ScalarLoopLoss as ScalarLoopLoss
 from flowsim.losses.deep.scalar_layers import Speeds as Speeds
 from flowsim.losses.deep.scalar_layers import restricted_speeds as restricted_speeds
+from flowsim.losses.empirical import EmpiricalLoss as EmpiricalLoss
 from flowsim.losses.finite import FiniteLoss as FiniteLoss
 from flowsim.losses.one_layer.attention import AttentionLoss as AttentionLoss
 from flowsim.losses.one_layer.masked_attention import MaskedAttentionLoss as MaskedAttentionLoss

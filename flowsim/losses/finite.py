@@ -33,7 +33,7 @@ class FiniteLoss(AbstractPopulationLoss):
 
     - prompts: a pytree of arrays whose first axis is the prompts, such as counts, tokens, or a batch of `Prompt`.
     - targets: (prompts, ..) the labels y_i; for "cross-entropy" the law of the label of each prompt, (prompts, labels).
-    - probabilities: (prompts,) positive, with sum 1.
+    - probabilities: (prompts,) positive, with sum 1, default equal.
     - residual: "squared" or "cross-entropy".
     - predict: (model, one prompt) -> the prediction, for "cross-entropy" logits; default ``model(prompt)``.
     - realizable: whether some weights, or a limit of weights, predict every target, so that the minimum is 0, or the
@@ -55,7 +55,7 @@ class FiniteLoss(AbstractPopulationLoss):
         self,
         prompts: PyTree,
         targets: ArrayLike | Iterable,
-        probabilities: ArrayLike | Iterable,
+        probabilities: ArrayLike | Iterable | None = None,
         *,
         residual: str = "squared",
         predict: Callable[[PyTree, PyTree], Array] | None = None,
@@ -64,6 +64,8 @@ class FiniteLoss(AbstractPopulationLoss):
         if residual not in RESIDUALS:
             checks.refuse("residual", f"one of {', '.join(RESIDUALS)}", f'it is "{residual}"')
         self.residual, self.predict, self.realizable = residual, predict, realizable
+        if probabilities is None:
+            probabilities = np.full(len(targets), 1 / len(targets))  # pyright: ignore[reportArgumentType]
         self.probabilities = checks.as_array("probabilities", probabilities, (None,))
         _check_law("probabilities", self.probabilities, "positive", lambda p: p > 0)
         count = self.probabilities.size

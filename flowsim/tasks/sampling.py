@@ -1,4 +1,4 @@
-"""Mean prediction errors on sampled prompts, with bootstrap bands."""
+"""Prompts that are drawn once, and mean prediction errors on sampled prompts, with bootstrap bands."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,10 +6,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flowsim._core import checks
 from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
+
+_BLOCK = 256  # prompts
 
 Predictor = Callable[[Prompt], Float[Array, ""]]
 
@@ -18,6 +20,43 @@ def least_squares(prompt: Prompt) -> Float[Array, ""]:
     """<w, x_query>, where w is the least-squares fit to the context of least norm."""
     weight, *_ = jnp.linalg.lstsq(prompt.inputs, prompt.labels)
     return prompt.query @ weight
+
+
+def draw_prompts(
+    task: LinearRegression, tasks: int, prompts: int, *, seed: int = 0
+) -> tuple[Prompt, Float[Array, " n"]]:
+    """Prompts of one context length, with their queries' labels: ``prompts`` for each of ``tasks`` draws of w.
+
+    A prompt depends on the seed, its task and its number within the task alone. So larger numbers keep the prompts of
+    smaller ones.
+
+    **Returns:** a batch of `Prompt`, with the prompts of all tasks on the first axis of its arrays, and their labels.
+
+    **Raises:** `ValueError` on numbers that are not whole or below 1, an infinite context and a law of lengths.
+    """
+    if not isinstance(task, LinearRegression):
+        checks.refuse("task", "a LinearRegression", f"got {task!r:.60}")
+    total = checks.count("tasks", tasks) * checks.count("prompts", prompts)
+    if not isinstance(seed, int | np.integer):
+        checks.refuse("seed", "a whole number", f"it is {seed!r:.60}")
+    key = jax.random.key(seed)
+    # By eigenvalues, since the covariance of w may be singular.
+    values, vectors = jnp.linalg.eigh(task.weight_covariance)
+    root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
+    if task.length_law is not None:
+        checks.refuse("task", "of one context length", "it has a law of lengths")
+    given = {name: getattr(task, name) for name in ("label_noise", "query_covariance") if name in task.shifts}
+
+    def one(number: Int[Array, ""], place: Int[Array, ""]) -> tuple[Prompt, Float[Array, ""]]:
+        of_task, of_prompt = jax.random.split(jax.random.fold_in(key, number))
+        w = task.weight_mean + root @ jax.random.normal(of_task, (task.dimension,))
+        fixed = LinearRegression(task.covariance, task.context_length, weight=w, **given)
+        return fixed.sample(jax.random.fold_in(of_prompt, place))
+
+    # Blocks of one size, so that all numbers of prompts are drawn by one compiled program.
+    places = jnp.arange(-(-total // _BLOCK) * _BLOCK).reshape(-1, _BLOCK)
+    blocks = [jax.vmap(one)(block // prompts, block % prompts) for block in places]
+    return jax.tree.map(lambda *parts: jnp.asarray(np.concatenate(parts)[:total]), *blocks)
 
 
 def squared_errors(

@@ -56,7 +56,8 @@ def modes(axes: Axes, trajectory: Trajectory) -> Axes:
         if np.nanmax(least) > 20 * np.nanmin(least):
             axes.set_yscale("log")
             axes.set_ylim(bottom=np.nanmin(least) / 2)
-    axes.legend(fontsize=8, ncols=2 if len(shown) > 3 else 1)
+    if any(shown):  # a model that is an array has no name
+        axes.legend(fontsize=8, ncols=2 if len(shown) > 3 else 1)
     return time_axis(axes, t)
 
 

@@ -1,0 +1,153 @@
+"""The empirical risk of one layer of linear attention over drawn prompts, and its error on new ones."""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from flowsim._core import checks
+from flowsim._core.types import Scalar
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.one_layer.head_risk import HeadRisk
+from flowsim.models import TokenHeads
+from flowsim.tasks import LinearRegression, Prompt
+from flowsim.tasks.sampling import draw_prompts
+
+
+class EmpiricalLoss(AbstractPopulationLoss):
+    """L = (1/(M n)) sum_j (<Theta, H_j> - y_j)^2/2 + ridge |Theta|_F^2/2, over M tasks with n prompts each, drawn once.
+
+    The prediction is that of one layer of linear attention, `TokenHeads` with one head and a fixed last row
+    p = (0, .., 0, 1) of its value matrix. It is linear in the key-query matrix Theta, a (d+1, d) array:
+
+        <Theta, H>,     H = (1/N) sum_i y_i (x_i, y_i) x_q^T.
+
+    So L is min L + |R (Theta - Theta*)|^2/2 with a square matrix R, which does not cancel near the minimum. Theta* is
+    the minimum of least norm, the limit of the flow from zero: it interpolates up to M n = d (d+1) prompts.
+
+    **Arguments:**
+
+    - task: a `LinearRegression` with one finite context length N.
+    - tasks, prompts, seed: M, n and the seed of `draw_prompts`.
+    - ridge: at least 0.
+
+    **Fields:**
+
+    - root: R, with a row and a column for each entry of Theta.
+    - least: Theta*.
+    - rounding: a bound on |error of Theta*|_F from rounding, given the numbers H_j and y_j. Infinite if the rank of the
+      prompts is neither their number nor d (d+1).
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** Lu, Letey, Zavatone-Veth, Maiti and Pehlevan (Asymptotic theory of in-context learning by linear
+    attention), for the prediction and its ridge regression.
+    """
+
+    risk: HeadRisk
+    root: Float[Array, "p p"]
+    least: Float[Array, "rows d"]
+    rounding: Scalar
+    minimum: Scalar
+    minimum_kind: MinimumKind = eqx.field(static=True)
+
+    def __init__(self, task: LinearRegression, tasks: int, prompts: int, *, seed: int = 0, ridge: ArrayLike = 0.0):
+        drawn, labels = draw_prompts(task, tasks, prompts, seed=seed)
+        penalty, d = float(checks.nonnegative("ridge", ridge)), task.dimension
+        count, p = labels.size, d * (d + 1)
+        rows, right = np.asarray(_features(drawn)).reshape(count, p), np.asarray(labels)
+        if penalty > 0:
+            rows, right = np.vstack([rows, math.sqrt(count * penalty) * np.eye(p)]), np.append(right, np.zeros(p))
+        least, rounding, minimum = _least_squares(rows, right)
+        # Padded, so that the losses of any numbers of prompts have one structure and are compiled once.
+        root = np.asarray(np.linalg.qr(rows, mode="r")) if len(rows) > p else np.pad(rows, ((0, p - len(rows)), (0, 0)))
+        self.risk, self.root, self.least = (
+            HeadRisk(task),
+            jnp.asarray(root / math.sqrt(count)),
+            jnp.asarray(least.reshape(d + 1, d)),
+        )
+        self.rounding, self.minimum = jnp.asarray(rounding), jnp.asarray(minimum / count)
+        self.minimum_kind = MinimumKind.EXACT
+
+    @property
+    def task(self) -> LinearRegression:
+        """The law of the prompts."""
+        return self.risk.task
+
+    @property
+    def hessian(self) -> Float[Array, "p p"]:
+        """R^T R, the same at every Theta, in the order of ``Theta.ravel()``."""
+        return self.root.T @ self.root
+
+    def __call__(self, model: Float[Array, "rows d"]) -> Scalar:
+        return self.minimum + self.excess(model)
+
+    def excess(self, model: Float[Array, "rows d"]) -> Scalar:
+        self._check(model)
+        return jnp.sum(jnp.square(self.root @ (model - self.least).ravel())) / 2
+
+    def population(self, model: Float[Array, "rows d"]) -> Scalar:
+        """E (<Theta, H> - y)^2/2 on new prompts with new tasks, exact, the noise of the query's label included.
+
+        **Raises:** `ValueError` for an array of another shape.
+        """
+        self._check(model)
+        d, noise = self.task.dimension, self.task.label_noise
+        head = TokenHeads(jnp.eye(1, d + 1, d), model[None])
+        return (self.risk(head) + (0.0 if noise is None else noise**2)) / 2
+
+    def conserved(self, model: Float[Array, "rows d"]) -> None:
+        return None
+
+    def least_model(self) -> Float[Array, "rows d"]:
+        """Theta*."""
+        return self.least
+
+    def _check(self, model: Float[Array, "rows d"]) -> None:
+        if jnp.shape(model) != self.least.shape:
+            expected = f"an array of shape {checks.shape_text(self.least.shape)}"
+            checks.refuse("model", expected, f"its shape is {checks.shape_text(jnp.shape(model))}")
+
+
+@jax.jit
+def _features(prompts: Prompt) -> Float[Array, "prompts rows d"]:
+    """H of each prompt."""
+    tokens = jnp.concatenate([prompts.inputs, prompts.labels[:, :, None]], axis=2)
+    seen = jnp.einsum("jn,jnr->jr", prompts.labels, tokens) / prompts.labels.shape[1]
+    return seen[:, :, None] * prompts.query[:, None, :]
+
+
+def _least_squares(A: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """The x of least norm among those of least |A x - y|, a bound on its rounding, and |A x - y|^2/2.
+
+    With r = y - A x, the error is at most |A^T r|/s^2 for full column rank and the least singular value s. For full
+    row rank it is at most |r|/s along the rows, and off them at most |x - A^T z| for any z.
+    """
+    m, p = A.shape
+    x, _, rank, sizes = np.linalg.lstsq(A, y, rcond=None)
+    long_A, long_y, eps = A.astype(np.longdouble), y.astype(np.longdouble), float(np.finfo(np.longdouble).eps)
+    missed = lambda x: long_y - long_A @ x.astype(np.longdouble)
+    # One step of refinement, with a residual in more digits where the machine has them.
+    x = x + np.linalg.lstsq(A, missed(x).astype(float), rcond=None)[0]
+    residual = missed(x)
+    minimum = 0.0 if rank == m else float(residual @ residual) / 2
+    if rank < min(m, p):
+        return x, math.inf, minimum
+    size, many = np.abs(A), (m + p) * eps
+    off = many * (np.abs(y) + size @ np.abs(x))  # bounds the rounding of the residual
+    s = max(sizes[-1] - (m + p) * np.finfo(float).eps * sizes[0], 0.0)
+    if rank == p:
+        slope = np.abs((long_A.T @ residual).astype(float)) + size.T @ (off + many * np.abs(residual.astype(float)))
+        bound = np.linalg.norm(slope) / s**2 if s > 0 else math.inf
+    else:
+        z = np.linalg.lstsq(A.T, x, rcond=None)[0]
+        beside = np.abs((x - long_A.T @ z.astype(np.longdouble)).astype(float)) + many * (
+            np.abs(x) + size.T @ np.abs(z)
+        )
+        along = np.linalg.norm(np.abs(residual.astype(float)) + off)
+        bound = along / s + np.linalg.norm(beside) if s > 0 else math.inf
+    # The norms are rounded, too, and so is the root of a ridge, which moves x by less than 2 eps |x|.
+    return x, 1.001 * float(bound) + 2 * np.finfo(float).eps * float(np.linalg.norm(x)), minimum
