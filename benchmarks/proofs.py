@@ -30,7 +30,7 @@ README = {
     "init": {"kind": "balanced", "scale": 0.3},
 }
 _SECONDS = 60.0  # for the certificate of a claim
-_REFUTATION = 20.0  # for that of a statement that is violated
+_REFUTATION = 60.0  # for that of a statement that is violated
 
 
 def _timed(function: Any, *arguments: Any, **options: Any) -> tuple[Any, float]:
