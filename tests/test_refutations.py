@@ -10,6 +10,7 @@ import pytest
 from flint import arb
 
 import flowsim
+from flowsim._core.balls.operations import UndecidedError
 from flowsim.claims import Evidence
 from flowsim.claims.proofs import FollowedFlow, OpenError, check, checker, ending, identities
 from flowsim.claims.proofs.domain import Domain
@@ -222,7 +223,7 @@ def test_an_allowance_of_an_equality_is_allowed_on_both_sides():
 def _value(function, *weights):
     listed = program(lambda weights: function(weights), weights=jax.ShapeDtypeStruct((len(weights),), float))
     with flint.ctx.workprec(100):
-        return checker.Program(listed)(weights=[arb(w) if np.isscalar(w) else w for w in weights])[0]
+        return checker.Program(listed)(weights=[w if isinstance(w, arb) else arb(w) for w in weights])[0]
 
 
 def test_equality_of_numbers_that_move_is_decided_where_it_is_known():
@@ -259,19 +260,35 @@ def test_loops_are_unrolled_where_no_input_moves_their_condition():
     power = lambda w: jax.lax.while_loop(lambda c: c[0] < 5, lambda c: (c[0] + 1, c[1] * w[0]), (0, 1.0))[1]
     assert _value(power, 3.0) == 243
     halved = lambda w: jax.lax.while_loop(lambda c: c > 1.0, lambda c: c / 2, w[0])
-    with pytest.raises(flowsim._core.balls.operations.UndecidedError, match="loops that end when"):
+    with pytest.raises(UndecidedError, match="loops that end when"):
         program(lambda weights: halved(weights), weights=jax.ShapeDtypeStruct((1,), float))
 
 
 def test_a_number_that_was_rounded_is_an_unknown_constant_of_identities():
     ring = identities.Polynomials(1)
-    near = lambda tag: {"operations": [["near", [], [tag, "1/3", "1/3"]]], "result": 0}
-    (one, other), (third, _) = ring.values(near("0")), ring.values(near("1"))
-    assert one != other and one != third and ring.values(near("0"))[0] == one
-    moved = ring.entry("div", ring.weights[0], one)
-    with pytest.raises(identities.RefusedError):
-        ring.plain(moved)
+    near = {"operations": [["near", [], ["0", "1/3", "1/3"]], ["near", [], ["1", "1/3"]]], "result": 0}
+    one, other = ring.values(near)
+    (third,) = ring.values(near | {"result": 1})
+    # Of another list of operations the numbers are others, even where these look the same.
+    assert len({str(x) for x in (one, other, third, *ring.values(near))}) == 5
+    (same,) = ring.values({"operations": [*near["operations"], ["sub", [1, 1], None]], "result": 2})
+    assert same == 0
     assert ring.plain(ring.entry("div", ring.constant(1), one) * ring.weights[0]) != 0
+    with pytest.raises(identities.RefusedError):
+        ring.plain(ring.entry("div", ring.weights[0], one))
+
+
+def test_two_numbers_that_were_rounded_to_the_same_float64_are_not_proved_equal():
+    near = ["near", [], ["0", "1/3"]]
+    loss = {"operations": [near, ["input", [], "weights"], ["mul", [0, 1], None]], "result": 2}
+    # w(t) = w(0) - a t for the number a of the loss, and not for another one near 1/3.
+    operations = [near, ["input", [], "t"], ["mul", [0, 1], None], ["input", [], "weights"], ["input", [], "start"]]
+    operations += [["add", [2, 3], None], ["sub", [5, 4], None]]
+    document = {"version": identities.VERSION, "verdict": "proved", "loss": loss}
+    document |= {"start": {"operations": [["number", [], ["1"]]], "result": 0}}
+    document |= {"sides": {"operations": operations, "result": 6}}
+    with pytest.raises(identities.RefusedError, match="may part"):
+        check(document | {"digest": identities.digest(document)})
 
 
 def test_a_wide_hessian_is_bounded_as_the_checker_does():
@@ -292,6 +309,7 @@ def test_a_violation_is_refuted_where_it_is_first_clear():
     (verdict,) = flowsim.judge([claim], loss, run)
     evidence = Evidence(loss, run)
     tried, found = attempts.certified(claim, verdict, evidence, lambda: FollowedFlow(loss, start), seconds=60.0)
+    assert found is not None and isinstance(verdict.where, float)
     assert tried.certified == "refuted" and check(found).startswith("refuted at t = ")
     with flint.ctx.workprec(60):
         assert 0 < checker.number(found["until"]) < verdict.where / 4

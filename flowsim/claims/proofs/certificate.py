@@ -58,7 +58,7 @@ class _Problem(NamedTuple):
 
     def models(self, rows: list[np.ndarray]) -> list[PyTree]:
         """Models of weights."""
-        return [ravel_pytree(self.start)[1](row) for row in rows]
+        return [ravel_pytree(self.start)[1](jnp.asarray(row)) for row in rows]
 
 
 def certify(
@@ -71,7 +71,7 @@ def certify(
     problem: str = "",
     followed: FollowedFlow | None = None,
 ) -> Document:
-    """A certificate that a claim holds for all t up to a time, or that it fails at that time.
+    """A certificate that a claim holds for all t up to a time, or that it fails at that time or in the limit.
 
     A claim that reads no flow is proved or refuted of the problem alone, its equalities in rational numbers.
 
@@ -81,7 +81,8 @@ def certify(
     - t1: the last time of a claim along the flow, positive, or the time at which it fails. Infinity asks for all t,
       which is shown of equalities of polynomials, and of inequalities whose sides stay apart in a ball that the flow
       does not leave. Of equalities all t are shown whatever the last time is.
-    - refutes: whether to show that the claim fails.
+    - refutes: whether to show that the claim fails. A claim about the limit, which allows for what comes after the end,
+      fails there if it fails at all points of a ball that the flow does not leave.
     - problem: its text, which the certificate carries along.
     - followed: the flow of this loss from this start, if other proofs enclosed it before.
 
@@ -121,7 +122,10 @@ def certify(
         _check_sides(certificate, claim, where, t1 if t1 and t1 < math.inf else 1.0)
     followed = followed or FollowedFlow(loss, start) if claim.along_flow else None
     if followed and in_the_limit:
-        found = _of_the_end(certificate, followed)
+        try:
+            found = _of_the_end(certificate, followed)
+        except _REFUSED as error:
+            raise OpenError(str(error)) from error
         _check_limit(found, claim, where)
         return found
     if followed and not refutes and (t1 == math.inf or is_equality):
@@ -204,8 +208,8 @@ def _sides(claim: Claim, problem: _Problem, refutes: bool, in_the_limit: bool) -
     """The program of the slack of a claim at a time, of t, the start and the weights at that time, and whether it is an
     equality.
 
-    An equality has two slacks, the difference of its sides and the negative of it. What a claim compares beside the
-    flow, such as given weights, is compared again at each time.
+    An equality has two slacks, the difference of its sides and the negative of it. What a claim compares in addition to
+    the flow, such as given weights, is compared again at each time.
     """
     compared, inputs = functools.partial(_traced, claim, problem, in_the_limit), _inputs(problem)
     try:
@@ -278,7 +282,7 @@ def _check_limit(certificate: Document, claim: Claim, problem: _Problem) -> None
         theirs = _compared(claim, problem.loss, times, problem.models(rows), problem.start)
         agree = _agreement(certificate, theirs, np.nan, rows[0], end)
         if agree is None or not np.all(agree[fails]):
-            raise OpenError("what fails at the end is no function of the start and the end alone")
+            raise OpenError("what fails at the end depends on more than the start and the end")
 
 
 def _agreement(

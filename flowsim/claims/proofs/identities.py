@@ -50,7 +50,7 @@ class Polynomials:
         gens = list(fmpq_mpoly_ctx.get(self.names, Ordering.lex).gens())
         self.n, self.weights, self.t, self.rest = n, gens[:n], gens[n], gens[n + 1 :]
         self.zero, self.unknowns, self.squares = gens[n] * 0, {}, []
-        self.moving, self.known = set(self.names[: n + 1]), set()
+        self.moving, self.known, self.programs = set(self.names[: n + 1]), set(), 0
 
     def constant(self, text):
         """A rational number."""
@@ -98,7 +98,8 @@ class Polynomials:
         if name == "number":
             return [self.constant(text) for text in parameter]
         if name == "near":
-            return [self.unknown(name, k, *parameter) for k in range(len(parameter) - 1)]
+            # Of another list of operations they are other numbers.
+            return [self.unknown(name, self.programs, k, *parameter) for k in range(len(parameter) - 1)]
         if name == "power":
             (k,) = whole([parameter], 1)
             return [functools.reduce(lambda p, x: self.reduced(p * x), [x] * k) for x in given[0]]
@@ -117,7 +118,7 @@ class Polynomials:
 
     def values(self, program, **inputs):
         """The result of a list of operations."""
-        values = []
+        values, self.programs = [], self.programs + 1
         for name, arguments, parameter in program["operations"]:
             given = [values[i] for i in whole(arguments, 0)]
             values.append(inputs[parameter] if name == "input" else self.apply(name, given, parameter))
