@@ -297,12 +297,13 @@ def _agreement(
         else:
             ours = statement.sides(t=[arb(t)], start=numbers(start), weights=numbers(weights))
         found = np.asarray([float(x) for x in map(arb, ours)])
-    expected = np.ravel(_slack(theirs, np.asarray(theirs.identity), allows=certificate["verdict"] == "refuted"))
+    allows = certificate["verdict"] == "refuted"
+    expected = np.ravel(np.asarray(_slack(theirs, np.asarray(theirs.identity), allows=allows)))
     if found.shape != expected.shape:
         return None
     known = expected[np.isfinite(expected)]
     room = _AGREES * (1.0 + np.max(np.abs(known), initial=0.0) + np.max(theirs.scale) + np.max(np.abs(theirs.size)))
-    return np.abs(found - expected) <= room
+    return np.abs(found - expected) <= float(room)
 
 
 def _series(loss: AbstractPopulationLoss, models: list[PyTree]) -> tuple[Array, Array, Array, Array]:
