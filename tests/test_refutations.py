@@ -169,6 +169,16 @@ def test_weights_that_do_move_are_not_held_fixed():
         flowsim.enclose(flowsim.FunctionLoss(value), (jnp.ones(1), jnp.ones(1)), t1=1.0)
 
 
+def test_a_velocity_is_minus_the_gradient():
+    # |w'| = e^{-t} for w_1 = e^{-t}, w_2 = 0.
+    speed = lambda bound: claimed(
+        lambda flow: flowsim.at_most(jnp.linalg.norm(flow.velocity, axis=1), bound * jnp.exp(-flow.t))
+    )
+    loss, start = quadratic(0.0, 0.3), jnp.asarray([1.0, 0.3])
+    assert is_refuted(speed(1 - OFF), loss, start) and not is_refuted(speed(1 + OFF), loss, start)
+    assert "proved" in check(flowsim.certify(speed(1 + 1e-6), loss, jnp.asarray([1.0, 0.2999]), t1=1e-4))
+
+
 # --- Beside a flow, and beyond an allowance -----------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ from flowsim.claims.proofs.path import (
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
 from flowsim.flow.recording import uncertified
+from flowsim.flow.trajectory import AbstractDescent
 from flowsim.losses import AbstractPopulationLoss
 
 _ROWS = 5  # of a flow, at which the sides of a certificate are compared with the claim's
@@ -42,6 +43,20 @@ _DRAWS = 3  # of such models, where a claim is about the limit
 _AGREES = 1e-6  # of their size, to which they must agree
 _OTHER = "its sides are not functions of the time, the start and the weights at that time alone"
 _REFUSED = checker.RefusedError, identities.RefusedError
+
+
+class _Velocity(AbstractDescent):
+    """Minus the gradient, of a flow of which nothing else is known."""
+
+    loss: AbstractPopulationLoss
+
+    def __call__(self, model: PyTree) -> PyTree:
+        """See `AbstractDescent`."""
+        return jax.tree.map(jnp.negative, self.loss.gradient(model))
+
+    def way_to_go(self, model: PyTree, start: PyTree) -> float:
+        """See `AbstractDescent`."""
+        return math.inf
 
 
 class _Problem(NamedTuple):
@@ -237,7 +252,7 @@ def _compared(
     value = excess = squares = dissipated = jnp.full(len(models), jnp.nan)
     if claim.along_flow:
         value, excess, squares, dissipated = _series(loss, models)
-    flow = uncertified(t, stacked, value, excess, squares, dissipated)
+    flow = uncertified(t, stacked, value, excess, squares, dissipated, _Velocity(loss))
     if known is not None:
         with ending_at(End(known, known, 0.0)):
             return jax.tree.map(jnp.atleast_1d, claim.compare(loss, dataclasses.replace(flow, way_to_go=0.0)))
