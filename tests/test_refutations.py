@@ -256,6 +256,21 @@ def test_what_is_infinite_where_it_is_not_chosen_does_no_harm_and_elsewhere_show
     assert not is_refuted(claim(1 - OFF), quadratic(0.0), jnp.ones(1), t1=0.0)
 
 
+def test_a_softmax_of_two_weights_is_enclosed():
+    prompts = jnp.asarray([[1.0, 0.5, -0.25], [0.3, -1.0, 0.7]])
+
+    def risk(w):
+        seen = jax.nn.softmax(w[0] * w[1] * prompts[:, :, None] * prompts[:, None, :], axis=-1)
+        return jnp.mean((w[1] * jnp.einsum("nij,nj->n", seen, prompts) - jnp.asarray([0.5, -0.2])) ** 2) / 2
+
+    loss, start = flowsim.FunctionLoss(risk), jnp.asarray([0.5, 0.3])
+    weights, radius = flowsim.enclose(loss, start, t1=0.5).at(0.5)
+    run = flowsim.gradient_flow(loss, start, times=[0.5], rtol=1e-11)
+    assert radius < 1e-15 and jnp.max(jnp.abs(weights - run.at(0.5))) < 1e-9
+    for least in (lambda w: jnp.min(w, initial=jnp.inf), lambda w: -jnp.max(-w, initial=-jnp.inf)):
+        assert _value(least, 2.0, 3.0) == 2
+
+
 def test_the_root_of_a_ball_around_zero_has_the_roots_of_what_is_in_it():
     with flint.ctx.workprec(100):
         root = checker.ENTRIES["sqrt"][0]

@@ -384,6 +384,10 @@ class _Reader:
             return self.writer.selected(binary("above", x, zero), x, binary("sub", zero, x))
         if y is None or name not in _LATER:
             raise UndecidedError(f"certificates do not have the operation {name} of numbers that move")
+        if name in ("max", "min"):  # softmax takes the largest of its numbers and minus infinity
+            for one, other in ((x, y), (y, x)):
+                if one.place == NOWHERE and np.all(one.known == (-np.inf if name == "max" else np.inf)):
+                    return self.writer.spread(other, np.broadcast_shapes(x.shape, y.shape))
         if name in ("gt", "lt"):
             return binary("above", *((x, y) if name == "gt" else (y, x)))
         if name in ("eq", "ne"):

@@ -176,7 +176,8 @@ class Writer:
         """The entries of one array where a condition is 1, and of another where it is 0."""
         shape = np.broadcast_shapes(which.shape, yes.shape, no.shape)
         nothing = self.array(np.full(shape, np.nan))  # an infinite number that is not chosen does no harm
-        which, yes, no = (nothing if one.place == NOWHERE else self.spread(one, shape) for one in (which, yes, no))
+        yes, no = (nothing if one.place == NOWHERE else self.spread(one, shape) for one in (yes, no))
+        which = self.spread(which, shape)
         known = None
         if which.known is not None and yes.known is not None and no.known is not None:
             known = np.where(which.known == 1.0, yes.known, no.known)
