@@ -239,8 +239,10 @@ def _sides(claim: Claim, problem: _Problem, refutes: bool, in_the_limit: bool) -
             return _slack(ours, identity[rows], allows=refutes)
 
         return program(slack, given=numbers_of(problem.loss), **inputs), bool(np.all(identity[rows]))
-    except (UndecidedError, jax.errors.JAXTypeError) as error:
+    except UndecidedError as error:
         raise OpenError(str(error)) from error
+    except jax.errors.JAXTypeError as error:
+        raise OpenError(f"it is computed outside of JAX: {str(error).splitlines()[0]}") from error
 
 
 def _compared(
