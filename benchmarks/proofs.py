@@ -32,7 +32,7 @@ README = {
     "init": {"kind": "balanced", "scale": 0.3},
 }
 _SECONDS = 60.0  # for the certificate of a claim
-_REFUTATION = 20.0  # for that of a statement that is violated
+_REFUTATION = 60.0  # for that of a statement that is violated
 _EACH = 6.0  # for that of a random statement
 _OF_EACH, _STATEMENTS, _SEED = 14, 4, 72  # random problems of each family, and statements of each problem
 

@@ -21,26 +21,32 @@ _LEAST = 1e-3  # of the largest curvature, which the least one must be
 _LESS = 1 - 2.0**-5  # times the curvature at the centre: that in the ball
 _WIDER = 1 + 2.0**-5  # times the rest of the way: the radius
 _SMALLEST = 1e-4  # of the weights: a radius at which sides that touch may meet in the limit
+_LEAST_APART = 1e-12  # of the weights, by which the sides in the limit must fail
 
 Field = list[list[int | str]]  # its entries, as [row, column, number]
 
 
 def with_the_end(certificate: Document, followed: FollowedFlow) -> Document:
-    """A certificate without pieces, with those until the flow is in a ball in which the statement is shown.
+    """A certificate without pieces, with those until the flow is in a ball in which the statement is shown to hold at
+    all points, or to fail.
 
     **Raises:** `OpenError` where no such ball is found.
     """
     if any(operation[::2] == ["input", "t"] for operation in certificate["sides"]["operations"]):
         raise OpenError("its sides depend on the time, of which nothing is known in the ball at the end")
+    refutes = certificate["verdict"] == "refuted"
     with flint.ctx.workprec(PRECISION):
         statement = checker.Statement(certificate)
         for pieces, end, ball in _balls(followed):
             slack = ball.slack(statement)
-            if any(x < 0 for x in slack):
-                raise OpenError("the statement fails in the ball at the end")
-            if all(x >= 0 for x in slack):
+            fails, holds = any(x < 0 for x in slack), all(x >= 0 for x in slack)
+            if fails if refutes else holds:
                 return certificate | {"loss": followed.program, "pieces": pieces, "end": end}
-            if ball.radius < _SMALLEST * checker.length(statement.start).max(checker.length(ball.centre)):
+            if fails or holds:
+                raise OpenError(f"the statement {'fails' if fails else 'holds'} in the ball at the end")
+            if ball.radius < (_LEAST_APART if refutes else _SMALLEST) * checker.length(statement.start).max(
+                checker.length(ball.centre)
+            ):
                 raise OpenError("its sides may meet in the limit")
     raise OpenError("the flow is not seen to end in a ball that it cannot leave")
 
@@ -60,7 +66,7 @@ def _ball_at(followed: FollowedFlow, t: float) -> tuple[Document, ending.Ball] |
     numbers = [[checker.number(c) for c in p] for p in pieces[-1]["polynomials"]]
     piece = checker.Piece(numbers, begin, checker.number(pieces[-1]["until"]))
     states = piece.at(piece.h, checker.number(pieces[-1]["radius"]))
-    fields = _fields(followed, len(states)) if len(states) <= _LARGEST else []
+    fields = [*_constant(followed, len(states)), *(_fields(followed, len(states)) if len(states) <= _LARGEST else [])]
     return _ball(checker.Program(followed.program), states, fields)
 
 
@@ -94,6 +100,17 @@ def _independent(fields: list[Field], centre: list[arb]) -> list[Field]:
             kept.append(field)
             basis = np.vstack([basis, rest / np.linalg.norm(rest)])
     return kept
+
+
+@functools.lru_cache(maxsize=4)
+def _constant(followed: FollowedFlow, n: int) -> list[Field]:
+    """The directions that leave the domain of the loss, where the program of it does not change along them."""
+    fields: list[Field] = [[[k, n, str(a)] for k, a in direction] for direction in followed.domain.outside]
+    try:
+        ending.show_orthogonal(followed.program, fields, n)
+    except identities.RefusedError:
+        return []
+    return fields
 
 
 @functools.lru_cache(maxsize=4)

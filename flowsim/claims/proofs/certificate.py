@@ -1,7 +1,10 @@
 """Certificates: proofs of a claim for one problem, which `checker.py` checks without the rest of flowsim."""
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import flint
@@ -15,9 +18,11 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from flowsim._core import VERSION, checks
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Document
-from flowsim.claims.claim import Claim, Comparison, Mask, Sides
+from flowsim.claims.claim import Claim, Comparison, Sides
+from flowsim.claims.limits import End, ending_at
 from flowsim.claims.proofs import checker, ending, identities
 from flowsim.claims.proofs.ball import with_the_end
+from flowsim.claims.proofs.domain import Domain
 from flowsim.claims.proofs.path import (
     ORDER,
     PRECISION,
@@ -26,19 +31,51 @@ from flowsim.claims.proofs.path import (
     numbers_of,
     rebuilt,
     refuse_sampled,
-    shapes_of,
 )
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
 from flowsim.flow.recording import uncertified
+from flowsim.flow.trajectory import AbstractDescent
 from flowsim.losses import AbstractPopulationLoss
 
 _ROWS = 5  # of a flow, at which the sides of a certificate are compared with the claim's
+_DRAWS = 3  # of such models, where a claim is about the limit
 _AGREES = 1e-6  # of their size, to which they must agree
 _SAME = 1e-9  # of their size: by less, sides at one time do not depend on other times
 _FAR = 8.0  # times the largest weight, by which another row is moved
-_READS_OTHERS = "its sides are not functions of the time, the start and the weights at that time alone"
+_OTHER = "its sides are not functions of the time, the start and the weights at that time alone"
 _REFUSED = checker.RefusedError, identities.RefusedError
+
+
+class _Velocity(AbstractDescent):
+    """Minus the gradient, of a flow of which nothing else is known."""
+
+    loss: AbstractPopulationLoss
+
+    def __call__(self, model: PyTree) -> PyTree:
+        """See `AbstractDescent`."""
+        return jax.tree.map(jnp.negative, self.loss.gradient(model))
+
+    def way_to_go(self, model: PyTree, start: PyTree) -> float:
+        """See `AbstractDescent`."""
+        return math.inf
+
+
+class _Problem(NamedTuple):
+    """A loss, the start of its flow, and how the weights may move."""
+
+    loss: AbstractPopulationLoss
+    start: PyTree
+    domain: Domain
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The weights of the start."""
+        return np.asarray(ravel_pytree(self.start)[0])
+
+    def models(self, rows: list[np.ndarray]) -> list[PyTree]:
+        """Models of weights."""
+        return [ravel_pytree(self.start)[1](jnp.asarray(row)) for row in rows]
 
 
 def certify(
@@ -51,7 +88,7 @@ def certify(
     problem: str = "",
     followed: FollowedFlow | None = None,
 ) -> Document:
-    """A certificate that a claim holds for all t up to a time, or that it fails at that time.
+    """A certificate that a claim holds for all t up to a time, or that it fails at that time or in the limit.
 
     A claim that reads no flow is proved or refuted of the problem alone, its equalities in rational numbers.
 
@@ -61,7 +98,8 @@ def certify(
     - t1: the last time of a claim along the flow, positive, or the time at which it fails. Infinity asks for all t,
       which is shown of equalities of polynomials, and of inequalities whose sides stay apart in a ball that the flow
       does not leave. Of equalities all t are shown whatever the last time is.
-    - refutes: whether to show that the claim fails.
+    - refutes: whether to show that the claim fails. A claim about the limit, which allows for what comes after the end,
+      fails there if it fails at all points of a ball that the flow does not leave.
     - problem: its text, which the certificate carries along.
     - followed: the flow of this loss from this start, if other proofs enclosed it before.
 
@@ -79,7 +117,11 @@ def certify(
     foreign = claim.foreign(loss, start)
     if missing := [one.name for one in ([foreign] if foreign else claim.hypotheses(loss, start)) if not one.met]:
         raise OpenError(f"it says nothing of this problem: not met: {'; '.join(missing)}")
-    sides, is_equality = _sides(claim, loss, start, refutes)
+    where = _Problem(loss, start, Domain(loss, start))
+    in_the_limit = claim.along_flow and _is_of_the_limit(claim, where)
+    if in_the_limit and not refutes:
+        raise OpenError("it is about the limit, of which claims are refuted and not proved")
+    sides, is_equality = _sides(claim, where, refutes, in_the_limit)
     certificate: Document = {
         "version": checker.VERSION,
         "made by": f"flowsim {VERSION}",
@@ -93,13 +135,21 @@ def certify(
         "start": {"operations": [["number", [], decimals(np.asarray(ravel_pytree(start)[0]))]], "result": 0},
         "pieces": [],
     }
-    _check_sides(certificate, claim, loss, start, t1 if t1 and t1 < math.inf else 1.0)
+    if not in_the_limit:
+        _check_sides(certificate, claim, where, t1 if t1 and t1 < math.inf else 1.0)
     followed = followed or FollowedFlow(loss, start) if claim.along_flow else None
+    if followed and in_the_limit:
+        try:
+            found = _of_the_end(certificate, followed)
+        except _REFUSED as error:
+            raise OpenError(str(error)) from error
+        _check_limit(found, claim, where)
+        return found
     if followed and not refutes and (t1 == math.inf or is_equality):
         try:
             if is_equality:
                 return _of_equality(certificate, followed.program)
-            return _of_all_times(certificate, followed)
+            return _of_the_end(certificate, followed)
         except (OpenError, *_REFUSED) as error:
             if t1 == math.inf:
                 raise OpenError(f"nothing is shown of all t: {error}") from error
@@ -133,111 +183,168 @@ def _of_equality(certificate: Document, of_loss: Document) -> Document:
     return kept
 
 
-def _of_all_times(certificate: Document, followed: FollowedFlow) -> Document:
-    """The certificate that an inequality holds for all t, as the flow ends in a ball."""
+def _of_the_end(certificate: Document, followed: FollowedFlow) -> Document:
+    """The certificate that an inequality holds for all t, or fails in the limit, as the flow ends in a ball."""
     kept = with_the_end(certificate | {"version": ending.VERSION}, followed)
     kept["digest"] = ending.digest(kept)
     ending.check(kept)
     return kept
 
 
-def _sides(claim: Claim, loss: AbstractPopulationLoss, model: PyTree, refutes: bool) -> tuple[Document, bool]:
+def _is_of_the_limit(claim: Claim, problem: _Problem) -> bool:
+    """Whether a claim compares as much of a longer flow, its end, and allows for what may come after it."""
+    rows = [problem.weights, *(problem.domain.near(np.random.default_rng(k), 1 / 8) for k in range(2))]
+    models = problem.models(rows)
+    one, other = (_compared(claim, problem.loss, jnp.arange(float(n)), models[:n]) for n in (2, 3))
+    if len(one.slack) != len(other.slack):
+        return False
+    traced = functools.partial(_traced, claim, problem, True)
+    return bool(jnp.any(other.allowance != 0)) or not _is_zero(
+        lambda **given: traced(**given).allowance, _inputs(problem)
+    )
+
+
+def _inputs(problem: _Problem) -> dict[str, PyTree]:
+    """The inputs of the sides: a time, the start, and the weights at that time."""
+    start = eqx.filter(problem.start, eqx.is_inexact_array)
+    return {"t": jax.ShapeDtypeStruct((1,), float), "start": start, "weights": problem.domain.shapes}
+
+
+def _traced(
+    claim: Claim, problem: _Problem, in_the_limit: bool, t: Float[Array, " 1"], start: PyTree, weights: PyTree
+) -> Comparison:
+    """A claim at the start and, along a flow, at a time or in the limit, from the numbers of its problem."""
+    fixed = eqx.filter(problem.start, eqx.is_inexact_array, inverse=True)
+    models = [eqx.combine(row, fixed) for row in ([start, weights] if claim.along_flow else [start])]
+    times = jnp.append(0.0, t)[: len(models)]
+    known = problem.start if in_the_limit else None
+    return _compared(claim, rebuilt(problem.loss, problem.start), times, models, known)
+
+
+def _sides(claim: Claim, problem: _Problem, refutes: bool, in_the_limit: bool) -> tuple[Document, bool]:
     """The program of the slack of a claim at a time, of t, the start and the weights at that time, and whether it is an
     equality.
 
-    An equality has two slacks, the difference of its sides and the negative of it.
+    An equality has two slacks, the difference of its sides and the negative of it. What a claim compares in addition to
+    the flow, such as given weights, is compared again at each time.
     """
-    weights, fixed = eqx.partition(model, eqx.is_inexact_array)
-
-    def compared(t: Float[Array, " 1"], start: PyTree, weights: PyTree) -> Comparison:
-        models = [eqx.combine(row, fixed) for row in ([start, weights] if claim.along_flow else [start])]
-        return _compared(claim, rebuilt(loss, model), jnp.append(0.0, t)[: len(models)], models)
-
-    inputs = {"t": jax.ShapeDtypeStruct((1,), float), "start": weights, "weights": shapes_of(weights)}
-    rows = slice(1, None) if claim.along_flow else slice(None)
+    compared, inputs = functools.partial(_traced, claim, problem, in_the_limit), _inputs(problem)
     try:
-        allowance, identity = constants(lambda **given: _fixed(compared(**given)), **inputs)
-        if claim.along_flow and identity.shape[0] != 2:
-            raise OpenError("it compares no sides at each time")
-        if np.any(allowance[rows]):
-            raise OpenError("it has an allowance for the distance to a limit")
+        (identity,) = constants(lambda **given: compared(**given).identity, **inputs)
+        rows = slice(1 if claim.along_flow and not in_the_limit else 0, None)
         _check_promise(lambda **given: compared(**given).promised[rows], inputs, refutes)
+        if not refutes and not _is_zero(lambda **given: compared(**given).allowance[rows], inputs):
+            raise OpenError("it has an allowance, within which it is not proved")
 
         def slack(**given: PyTree) -> Sides:
             ours = jax.tree.map(lambda side: side[rows], compared(**given))
-            return _slack(ours, identity[rows])
+            return _slack(ours, identity[rows], allows=refutes)
 
-        return program(slack, given=numbers_of(loss), **inputs), bool(np.all(identity[rows]))
-    except (UndecidedError, jax.errors.JAXTypeError) as error:
+        return program(slack, given=numbers_of(problem.loss), **inputs), bool(np.all(identity[rows]))
+    except UndecidedError as error:
         raise OpenError(str(error)) from error
+    except jax.errors.JAXTypeError as error:
+        raise OpenError(f"it is computed outside of JAX: {str(error).splitlines()[0]}") from error
 
 
-def _compared(claim: Claim, loss: AbstractPopulationLoss, t: Float[Array, " T"], models: list[PyTree]) -> Comparison:
-    """A claim at models along a flow, or at its start alone."""
+def _compared(
+    claim: Claim, loss: AbstractPopulationLoss, t: Float[Array, " T"], models: list[PyTree], known: PyTree = None
+) -> Comparison:
+    """A claim at models along a flow, the last one being the limit if a known model is given, or at its start alone."""
     moving, fixed = zip(*(eqx.partition(model, eqx.is_inexact_array) for model in models), strict=True)
     stacked = eqx.combine(jax.tree.map(lambda *leaves: jnp.stack(leaves), *moving), fixed[0])
     value = excess = squares = dissipated = jnp.full(len(models), jnp.nan)
     if claim.along_flow:
         value, excess, squares, dissipated = _series(loss, models)
-    flow = uncertified(t, stacked, value, excess, squares, dissipated)
+    flow = uncertified(t, stacked, value, excess, squares, dissipated, _Velocity(loss))
+    if known is not None:
+        with ending_at(End(known, known, 0.0)):
+            return jax.tree.map(jnp.atleast_1d, claim.compare(loss, dataclasses.replace(flow, way_to_go=0.0)))
     return jax.tree.map(jnp.atleast_1d, claim.compare(loss, flow))
 
 
-def _slack(ours: Comparison, identity: np.ndarray) -> Sides:
-    both = jnp.concatenate([ours.value - ours.bound, ours.bound - ours.value])
-    return both if np.all(identity) else ours.slack
+def _slack(ours: Comparison, identity: np.ndarray, *, allows: bool) -> Sides:
+    allowance = ours.allowance if allows else jnp.zeros(())
+    both = [ours.value - ours.bound + allowance, ours.bound - ours.value + allowance]
+    return jnp.concatenate(both) if np.all(identity) else ours.slack + allowance
 
 
-def _check_sides(certificate: Document, claim: Claim, loss: AbstractPopulationLoss, start: PyTree, t1: float) -> None:
+def _check_sides(certificate: Document, claim: Claim, problem: _Problem, t1: float) -> None:
     """Refuse sides that are not those of the claim at each of several random models, as where it reads the last one."""
-    rng, weights = np.random.default_rng(0), np.asarray(ravel_pytree(start)[0])
-    count = _ROWS if claim.along_flow else 1
-    size = np.max(np.abs(weights)) or 1.0
-    rows = [weights, *(weights + size * rng.standard_normal((count - 1, weights.size)) / 8)]
+    rng, count = np.random.default_rng(0), _ROWS if claim.along_flow else 1
+    rows = [problem.weights, *(problem.domain.near(rng, 1 / 8) for _ in range(count - 1))]
     t = np.append(0.0, t1 * 0.3 ** np.arange(count - 1)[::-1])
-    theirs = _compared(claim, loss, jnp.asarray(t), [ravel_pytree(start)[1](row) for row in rows])
-    if theirs.slack.shape[0] != count and claim.along_flow:
+    theirs = _compared(claim, problem.loss, jnp.asarray(t), problem.models(rows))
+    if len(theirs.slack) < count:
         raise OpenError("it compares no sides at each time")
     if claim.along_flow:
-        _check_rows(claim, loss, start, rows, t, theirs)
-    with flint.ctx.workprec(PRECISION):
-        numbers = [[arb(float(x)) for x in row] for row in rows]
-        statement = checker.Statement(certificate)
-        for k in range(1, count) if claim.along_flow else [0]:
-            one = jax.tree.map(lambda side, k=k: side[k : k + 1] if claim.along_flow else side, theirs)
-            given = {"t": [arb(t[k])], "start": numbers[0], "weights": numbers[k]}
-            ours = statement.sides(**given) if claim.along_flow else statement.at_start(flow=False)
-            expected = np.ravel(_slack(one, np.asarray(one.identity)))
-            room = _AGREES * _largest(one.value, one.bound, one.scale, one.size)
-            off = np.asarray([float(x) for x in map(arb, ours)]) - expected
-            if np.all(one.promised) and not np.max(np.abs(off)) <= room:
-                raise OpenError(_READS_OTHERS)
+        _check_rows(claim, problem, rows, t, theirs)
+    beside = [*range(count, len(theirs.slack))]
+    for k in range(1, count) if claim.along_flow else [0]:
+        chosen = np.asarray([k, *beside] if claim.along_flow else range(len(theirs.slack)))
+        one = jax.tree.map(lambda side, chosen=chosen: side[chosen], theirs)
+        agree = _agreement(certificate, one, t[k], rows[0], rows[k] if claim.along_flow else None)
+        if agree is None or (np.all(one.promised) and not np.all(agree)):
+            raise OpenError(_OTHER)
 
 
-def _check_rows(
-    claim: Claim, loss: AbstractPopulationLoss, start: PyTree, rows: list[np.ndarray], t: np.ndarray, theirs: Comparison
-) -> None:
+def _check_rows(claim: Claim, problem: _Problem, rows: list[np.ndarray], t: np.ndarray, theirs: Comparison) -> None:
     """Refuse a claim whose sides at a time change when the rows after the start move by one place, and a new row takes
     the first place.
     """
-    rng, unravel = np.random.default_rng(1), ravel_pytree(start)[1]
-    size = np.max(np.abs(rows[0])) or 1.0
-    before, after = slice(1, -1), slice(2, None)
+    rng, before, after = np.random.default_rng(1), slice(1, len(rows) - 1), slice(2, len(rows))
     for further in (-_FAR, 1.0, _FAR):
-        other = rows[0] + further * size * rng.uniform(0.1, 1.0, rows[0].size)
-        shifted = [rows[0], other, *rows[before]]
-        ours = _compared(claim, loss, jnp.asarray([t[0], t[1] / 2, *t[before]]), list(map(unravel, shifted)))
+        shifted = [rows[0], problem.domain.near(rng, further), *rows[before]]
+        times = jnp.asarray([t[0], t[1] / 2, *t[before]])
+        ours = _compared(claim, problem.loss, times, problem.models(shifted))
         for name in ("value", "bound", "slack"):
             was, now = np.asarray(getattr(theirs, name))[before], np.asarray(getattr(ours, name))[after]
             # A statement may name any size for its sides, so that their own counts.
             if not np.allclose(now, was, rtol=0.0, atol=_SAME * _largest(was, now), equal_nan=True):
-                raise OpenError(_READS_OTHERS)
+                raise OpenError(_OTHER)
 
 
 def _largest(*sides: ArrayLike) -> float:
     """The largest absolute value of a finite number in some arrays."""
     arrays = map(np.asarray, sides)
     return max(float(np.max(np.abs(one), where=np.isfinite(one), initial=0.0)) for one in arrays)
+
+
+def _check_limit(certificate: Document, claim: Claim, problem: _Problem) -> None:
+    """Refuse sides that fail at the end and are not those of the claim there, as where it reads what was before."""
+    with flint.ctx.workprec(PRECISION):
+        ball = ending.Ball(checker.Program(certificate["loss"]), certificate["end"])
+        fails = np.asarray([bool(x < 0) for x in ball.slack(checker.Statement(certificate))])
+        end = np.asarray([float(x) for x in ball.centre])
+    share = 1.0 + 4 * np.max(np.abs(end - problem.weights)) / problem.domain.size
+    for seed in range(_DRAWS):
+        # What is in the middle is further away, on both sides, so that it has the extremes.
+        far = [problem.domain.near(np.random.default_rng(seed), sign * share) for sign in (1, -1)]
+        rows = [problem.weights, *far, end]
+        times = jnp.arange(float(len(rows)))
+        theirs = _compared(claim, problem.loss, times, problem.models(rows), problem.start)
+        agree = _agreement(certificate, theirs, np.nan, rows[0], end)
+        if agree is None or not np.all(agree[fails]):
+            raise OpenError("what fails at the end depends on more than the start and the end")
+
+
+def _agreement(
+    certificate: Document, theirs: Comparison, t: float, start: np.ndarray, weights: np.ndarray | None
+) -> np.ndarray | None:
+    """Where the slacks of a certificate are the claim's; None if they are others. Without weights, at the start."""
+    numbers = lambda row: [arb(float(x)) for x in row]
+    with flint.ctx.workprec(PRECISION):
+        statement = checker.Statement(certificate)
+        if weights is None:
+            ours = statement.at_start(flow=False)
+        else:
+            ours = statement.sides(t=[arb(t)], start=numbers(start), weights=numbers(weights))
+        found = np.asarray([float(x) for x in map(arb, ours)])
+    allows = certificate["verdict"] == "refuted"
+    expected = np.ravel(np.asarray(_slack(theirs, np.asarray(theirs.identity), allows=allows)))
+    if found.shape != expected.shape:
+        return None
+    return np.abs(found - expected) <= _AGREES * _largest(expected, theirs.scale, theirs.size)
 
 
 def _series(loss: AbstractPopulationLoss, models: list[PyTree]) -> tuple[Array, Array, Array, Array]:
@@ -248,8 +355,12 @@ def _series(loss: AbstractPopulationLoss, models: list[PyTree]) -> tuple[Array, 
     return value, excess, squares, value[0] - value
 
 
-def _fixed(ours: Comparison) -> tuple[Sides, Mask]:
-    return ours.allowance, ours.identity
+def _is_zero(function: Callable[..., PyTree], inputs: dict[str, PyTree]) -> bool:
+    """Whether a function is zero whatever its arguments are."""
+    try:
+        return not np.any(constants(function, **inputs)[0])
+    except UndecidedError:
+        return False
 
 
 def _check_promise(promised: Callable[..., PyTree], inputs: dict[str, PyTree], refutes: bool) -> None:

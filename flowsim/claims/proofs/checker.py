@@ -87,6 +87,7 @@ def _above(x, y):
     return ONE if x > y else ZERO if x <= y else arb(0.5, 0.5)
 
 
+_root = lambda x: between(ZERO, x.upper().sqrt()) if isinstance(x, arb) and x.contains(0) else x.sqrt()
 _of = lambda function, at_zero: lambda x: at_zero if x is ZERO else function(arb(x) if isinstance(x, fmpq) else x)
 # Of each operation on entries: its value, and its derivatives by each of them.
 ENTRIES = {
@@ -101,7 +102,7 @@ ENTRIES = {
     ),
     "exp": (_of(lambda x: x.exp(), ONE), lambda x: (x.exp(),)),
     "log": (_of(lambda x: x.log(), arb.nan()), lambda x: (one_by(x),)),
-    "sqrt": (_of(lambda x: x.sqrt(), ZERO), lambda x: (one_by(2 * x.sqrt()),)),
+    "sqrt": (_of(_root, ZERO), lambda x: (one_by(2 * x.sqrt()),)),
     "sin": (_of(lambda x: x.sin(), ZERO), lambda x: (x.cos(),)),
     "cos": (_of(lambda x: x.cos(), ONE), lambda x: (-x.sin(),)),
     "erf": (_of(lambda x: x.erf(), ZERO), lambda x: (2 / arb.pi().sqrt() * (-x * x).exp(),)),
@@ -250,7 +251,7 @@ def length(numbers):
 def hessian(program, box):
     """Hess L on a box of balls, a row for each weight."""
     n = range(len(box))
-    along = [[_series([box[j], ONE if i == j else ZERO], 2) for j in n] for i in n]
+    along = [[_series([box[j], ONE], 2) if i == j else box[j] for j in n] for i in n]
     return [[_times(MINUS, coefficient(slope, 1)) for slope in program.field(one)] for one in along]
 
 

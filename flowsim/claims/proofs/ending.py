@@ -1,7 +1,7 @@
-"""A checker of inequalities for all t: `python ending.py CERTIFICATE.json` ends with 0 only on a proof.
+"""A checker of what holds for all t, or fails in the limit: `python ending.py CERTIFICATE.json` ends with 0 on a proof.
 
 It needs python-flint alone, and `checker.py` and `identities.py` in the same folder. The certificate is one of
-`checker.py` for some pieces of time, until T, with the ball at the end: a centre c, a radius R, a number m and linear
+`checker.py` for some pieces of time, until T, with the ball at the end: a centre c, a radius R, a number m and affine
 fields v_j. With g = grad L the checker shows that
 
 1. <v_j(x), g(x)> is the polynomial zero;
@@ -9,7 +9,8 @@ fields v_j. With g = grad L the checker shows that
 3. |x(T) - c| + |g(x(T))|/m < R.
 
 As g' = -(Hess L) g along the flow and <v_j, g> = 0, |g|' <= -m |g| in the ball, so that the rest of the way is at most
-|g(x(T))|/m and the flow never leaves the ball. The sides are then bounded at all of its points, whatever t is.
+|g(x(T))|/m and the flow never leaves the ball. The sides are then bounded at all of its points, whatever t is: what
+holds at all of them holds from T on, and what fails at all of them fails from T on and in the limit.
 """
 
 import json
@@ -30,7 +31,7 @@ RefusedError, digest = checker.RefusedError, checker.digest
 
 
 def show_orthogonal(loss, fields, n):
-    """Show that <v, grad L> is the polynomial zero for each field, a list of [i, j, a] with v_i the sum of a x_j."""
+    """Show that <v, grad L> is the polynomial zero for each field: of [i, j, a], a x_j is in v_i, with x_n = 1."""
     ring = identities.Polynomials(n)
     (value,) = ring.values(loss, weights=ring.weights)
     value = ring.plain(ring.reduced(value))
@@ -38,7 +39,7 @@ def show_orthogonal(loss, fields, n):
         along = ring.zero
         for i, j, a in field:
             identities.whole([i, j], 0)
-            along = along + ring.constant(a) * ring.weights[j] * value.derivative(i)
+            along = along + ring.constant(a) * [*ring.weights, ring.constant(1)][j] * value.derivative(i)
         if ring.reduced(along) != 0:
             raise RefusedError("the loss is not constant along a field")
 
@@ -47,7 +48,7 @@ def at(field, box):
     """The values of a field on a box of balls."""
     found = [checker.ZERO] * len(box)
     for i, j, a in field:
-        found[i] = found[i] + checker.number(a) * box[j]
+        found[i] = found[i] + checker.number(a) * [*box, 1][j]
     return found
 
 
@@ -87,14 +88,13 @@ def check(certificate):
         raise RefusedError(f"its version is {version}, and this checker reads {VERSION}")
     if certificate.get("digest") != digest(certificate):
         raise RefusedError("its digest is not that of its contents: something was changed")
-    if certificate.get("verdict") != "proved":
-        raise RefusedError("for all t an inequality is proved or it is not")
     with ctx.workprec(checker.whole(certificate["precision"], least=2)):
         return _shown(certificate)
 
 
 def _shown(certificate):
     statement, end = checker.Statement(certificate), certificate["end"]
+    refutes = {"proved": False, "refuted": True}[certificate["verdict"]]
     ball = Ball(checker.Program(certificate["loss"]), end)
     if not len(statement.start) == len(ball.centre):
         raise RefusedError("the ball has another number of weights")
@@ -102,15 +102,17 @@ def _shown(certificate):
         show_orthogonal(certificate["loss"], ball.fields, len(ball.centre))
     if not ball.is_curved():
         raise RefusedError(f"the curvature is not shown to be at least {end['curvature']} in the ball")
-    if not all(x >= 0 for x in ball.slack(statement)):
-        raise RefusedError("the statement is not shown in the ball at the end")
+    slack = ball.slack(statement)
+    if not (any(x < 0 for x in slack) if refutes else all(x >= 0 for x in slack)):
+        raise RefusedError(f"the statement is not {certificate['verdict']} in the ball at the end")
     states = None
     for piece, radius in checker.follow(certificate):
-        statement.show(piece, checker.ZERO, piece.h, radius)
+        if not refutes:
+            statement.show(piece, checker.ZERO, piece.h, radius)
         states = piece.at(piece.h, radius)
     if states is None or not ball.keeps(states):
         raise RefusedError("the flow may leave the ball at the end")
-    return "proved for all t from 0"
+    return "refuted in the limit" if refutes else "proved for all t from 0"
 
 
 if __name__ == "__main__":

@@ -49,7 +49,8 @@ class Polynomials:
         self.names = [*[f"x{i}" for i in range(n)], "t", *[f"v{i}" for i in range(UNKNOWNS)]]
         gens = list(fmpq_mpoly_ctx.get(self.names, Ordering.lex).gens())
         self.n, self.weights, self.t, self.rest = n, gens[:n], gens[n], gens[n + 1 :]
-        self.zero, self.unknowns, self.squares, self.known = gens[n] * 0, {}, [], set(self.names[: n + 1])
+        self.zero, self.unknowns, self.squares = gens[n] * 0, {}, []
+        self.moving, self.known, self.programs = set(self.names[: n + 1]), set(), 0
 
     def constant(self, text):
         """A rational number."""
@@ -71,7 +72,8 @@ class Polynomials:
             self.unknowns[key] = found = self.rest[len(self.unknowns)]
             if name == "sqrt" and given[0].is_constant() and given[0].leading_coefficient() > 0:
                 self.squares.append(found * found - given[0])
-                self.known.add(str(found))
+            if name == "near" or not set().union(*map(self.names_of, given)) - self.known:
+                self.known.add(str(found))  # a number, and what holds for the unknown holds for it
         return self.unknowns[key]
 
     def entry(self, name, *entries):
@@ -95,6 +97,9 @@ class Polynomials:
         """The value of an operation: a list of polynomials."""
         if name == "number":
             return [self.constant(text) for text in parameter]
+        if name == "near":
+            # Of another list of operations they are other numbers.
+            return [self.unknown(name, self.programs, k, *parameter) for k in range(len(parameter) - 1)]
         if name == "power":
             (k,) = whole([parameter], 1)
             return [functools.reduce(lambda p, x: self.reduced(p * x), [x] * k) for x in given[0]]
@@ -113,15 +118,19 @@ class Polynomials:
 
     def values(self, program, **inputs):
         """The result of a list of operations."""
-        values = []
+        values, self.programs = [], self.programs + 1
         for name, arguments, parameter in program["operations"]:
             given = [values[i] for i in whole(arguments, 0)]
             values.append(inputs[parameter] if name == "input" else self.apply(name, given, parameter))
         return values[whole([program["result"]], 0)[0]]
 
+    def names_of(self, p):
+        """What is in a polynomial."""
+        return {name for name, degree in zip(self.names, p.degrees(), strict=True) if degree > 0}
+
     def plain(self, p):
-        """The same polynomial, refused if it has values of other functions in it than square roots of numbers."""
-        if {name for name, degree in zip(self.names, p.degrees(), strict=True) if degree > 0} - self.known:
+        """The same polynomial, refused if it has values of functions of the weights or of t in it."""
+        if self.names_of(p) - self.known - self.moving:
             raise RefusedError("what has to be polynomial in the weights and t is not")
         return p
 

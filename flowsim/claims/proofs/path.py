@@ -21,6 +21,7 @@ from flowsim._core import checks
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Document
 from flowsim.claims.proofs import checker
+from flowsim.claims.proofs.domain import Domain
 from flowsim.claims.proofs.program import program
 from flowsim.claims.proofs.writer import decimals
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
@@ -116,15 +117,15 @@ class FollowedFlow:
         refuse_sampled(loss)
         if loss.speeds(start) is not None:
             checks.refuse("loss", "one whose flow is that of its weights", f"{type(loss).__name__} has other speeds")
+        self.domain = Domain(loss, start)
         try:
-            value, weights = lambda weights: rebuilt(loss, start)(weights), shapes_of(start)
+            value, weights = lambda weights: rebuilt(loss, start)(weights), self.domain.shapes
             self.program = program(value, given=numbers_of(loss), weights=weights)
         except UndecidedError as error:
             checks.refuse("loss", "one of operations that certificates have", str(error))
         self.loss, self.start = loss, start
         weights = np.asarray(ravel_pytree(start)[0])
-        moved = np.random.default_rng(0).standard_normal(weights.size) / 4
-        self._elsewhere = weights + (np.max(np.abs(weights)) or 1.0) * moved
+        self._elsewhere = self.domain.near(np.random.default_rng(0), 1 / 4)
         self._check_gradient([])
         self._of_start: Document = {"operations": [["number", [], decimals(weights)]], "result": 0}
         with flint.ctx.workprec(PRECISION):
@@ -166,11 +167,6 @@ def refuse_sampled(loss: AbstractPopulationLoss) -> None:
     """
     if isinstance(loss, MonteCarloLoss):
         checks.refuse("loss", "an exact loss, as nothing is proved of a sample", f"got {type(loss).__name__}")
-
-
-def shapes_of(weights: PyTree) -> PyTree:
-    """The shapes of the arrays of a tree."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), weights)
 
 
 def rebuilt(module: eqx.Module, start: PyTree) -> Any:
@@ -305,8 +301,9 @@ def _closed(
 
 
 def _size(series: list[Numbers]) -> float:
-    """The largest weight at the left end, and not zero."""
-    return max(max(abs(float(one[0])) for one in series), 1e-300)
+    """The largest weight at the left end; if all are zero, what it is after the time in which their speed changes."""
+    largest = [max(abs(float(one[k])) for one in series) for k in range(3)]
+    return largest[0] or (largest[1] * min(1.0, largest[1] / (largest[2] or 1e-300))) or 1.0
 
 
 def _rounded(coefficients: Numbers, h: float, size: float) -> Numbers:
@@ -321,11 +318,12 @@ def _rounded(coefficients: Numbers, h: float, size: float) -> Numbers:
 
 def _largest_eigenvalue(hessian: list[Numbers]) -> arb | None:
     """A bound of the eigenvalues of -Hess L that the checker shows, from those of the middle; None if it shows none."""
-    middle = np.asarray([[float(x.mid()) for x in row] for row in hessian])
-    widest = max(float(sum((x.rad() for x in row), checker.ZERO)) for row in hessian)
+    n = range(len(hessian))
+    both = [[(hessian[i][j] + hessian[j][i]) / 2 for j in n] for i in n]
+    middle, widest = np.asarray([[float(x.mid()) for x in row] for row in both]), float(checker.widest(both))
     if not (np.all(np.isfinite(middle)) and np.isfinite(widest)):
         return None
-    values = np.linalg.eigvalsh((middle + middle.T) / 2)
+    values = np.linalg.eigvalsh(middle)
     size = float(np.max(np.abs(values)))
     for room in (2.0**-40, 2.0**-30, 2.0**-20):
         mu = _above(arb(-values[0] + widest * (1 + room) + size * room))

@@ -22,13 +22,14 @@ from flowsim.claims.proofs.writer import NOWHERE, Array, Value, Writer, decimals
 
 _UNKNOWN = "it holds a number that is not finite, or that flowsim computes in float64"
 _DECIDED = {"eq", "ne", "lt", "le", "gt", "ge", "max", "min", "abs", "sign", "is_finite", "ceil", "floor", "and"}
-_LATER = {"lt", "le", "gt", "ge", "max", "min", "and"}
+_LATER = {"eq", "ne", "lt", "le", "gt", "ge", "max", "min", "and"}
 _FOLDED = {"reduce_max": "max", "reduce_min": "min", "reduce_prod": "mul", "reduce_and": "mul", "reduce_or": "or"}
 _MOVES = {
     *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "concatenate", "copy"),
     *("split", "pad", "copy_p", "stack", "unstack", "tile"),
 }
 _OF_TRUTHS = {"convert_element_type", "reduce_and", "reduce_or", *_MOVES}
+_MOST_TURNS = 1000  # of a loop
 _INDICES = {  # which arguments of operations that move entries are indices
     "gather": slice(1, 2),
     "dynamic_slice": slice(1, None),
@@ -49,7 +50,7 @@ def program(function: Callable[..., PyTree], *, given: frozenset[float] | None =
     - function: from trees of arrays to a tree of arrays.
     - given: the numbers of many digits that were not computed. None if none was.
     - inputs: a tree for each argument of the function, of shapes, or of arrays where its values are known: these decide
-      comparisons.
+      comparisons. Of a tree of both, the arrays are numbers that do not move.
 
     **Raises:** `UndecidedError` on an operation that certificates do not have; what JAX raises in tracing.
     """
@@ -99,7 +100,9 @@ def _written(
         whole = writer.write("input", [], name, (sum(sizes),), known)
         writer.known |= {} if known is None else {name: decimals(known)}
         for leaf, size, end in zip(leaves, sizes, np.cumsum(sizes), strict=True):
-            arguments.append(writer.taken([whole], np.arange(end - size, end).reshape(leaf.shape)))
+            fixed = known is None and eqx.is_array(leaf)
+            taken = writer.taken([whole], np.arange(end - size, end).reshape(leaf.shape))
+            arguments.append(writer.array(leaf) if fixed else taken)
     return writer, _Reader(writer).run(traced.jaxpr, traced.consts, arguments)
 
 
@@ -143,6 +146,8 @@ class _Reader:
         program = next((params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None)
         if name == "scan":
             return self._scan(params, inputs)
+        if name == "while":
+            return self._while(params, inputs)
         if name == "cond" and not isinstance(inputs[0], Array):
             return self._call(params["branches"][int(inputs[0])], inputs[1:])
         if name == "custom_linear_solve":
@@ -150,7 +155,7 @@ class _Reader:
             before = lengths.matvec + lengths.vecmat
             constants = inputs[before : before + lengths.solve]
             return self._call(params["jaxprs"].solve, [*constants, *inputs[sum(lengths) :]])
-        if program is not None and name != "while":
+        if program is not None:
             return self._call(program, inputs)
         if name not in _OF_TRUTHS:
             inputs = [self._decision(var, value) for var, value in zip(eqn.invars, inputs, strict=True)]
@@ -199,6 +204,21 @@ class _Reader:
             kept.append(list(outputs[carried:]))
         kept = kept[::-1] if params["reverse"] else kept
         return [*carry, *map(self._stacked, zip(*kept, strict=True))]
+
+    def _while(self, params: Params, inputs: list[Value]) -> list[Value]:
+        """Turn by turn, while the condition is one of numbers that no input moves."""
+        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        carry = inputs[second:]
+        for _ in range(_MOST_TURNS):
+            (goes_on,) = self._call(params["cond_jaxpr"], [*inputs[:first], *carry])
+            if isinstance(goes_on, Array):
+                if goes_on.known is None:
+                    raise UndecidedError("certificates do not have loops that end when numbers that move say so")
+                goes_on = goes_on.known == 1.0
+            if not goes_on:
+                return carry
+            carry = self._call(params["body_jaxpr"], [*inputs[first:second], *carry])
+        raise UndecidedError(f"a loop has more than {_MOST_TURNS} turns")
 
     def _place(self, eqn: JaxprEqn, x: Array) -> np.ndarray:
         """The place of the largest or least of numbers that no input moves."""
@@ -364,8 +384,15 @@ class _Reader:
             return self.writer.selected(binary("above", x, zero), x, binary("sub", zero, x))
         if y is None or name not in _LATER:
             raise UndecidedError(f"certificates do not have the operation {name} of numbers that move")
+        if name in ("max", "min"):  # softmax takes the largest of its numbers and minus infinity
+            for one, other in ((x, y), (y, x)):
+                if one.place == NOWHERE and np.all(one.known == (-np.inf if name == "max" else np.inf)):
+                    return self.writer.spread(other, np.broadcast_shapes(x.shape, y.shape))
         if name in ("gt", "lt"):
             return binary("above", *((x, y) if name == "gt" else (y, x)))
+        if name in ("eq", "ne"):
+            apart = binary("add", binary("above", x, y), binary("above", y, x))
+            return apart if name == "ne" else binary("sub", self.writer.number(1.0), apart)
         if name in ("ge", "le"):
             return binary("sub", self.writer.number(1.0), binary("above", *((y, x) if name == "ge" else (x, y))))
         if name == "and":

@@ -4,6 +4,7 @@ An operation is [name, numbers of the operations it takes, parameter]; the check
 flat there, in the order of their rows. Whatever only moves entries is a "take": the indices of the entries.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -39,7 +40,12 @@ Value = Array | np.ndarray | jax.Array  # an array of whole numbers, truth value
 
 def decimals(values: Float[np.ndarray, "..."]) -> list[str]:
     """Numbers as the shortest decimals that float64 tells apart, with fractions of small whole numbers as such."""
-    return [str(Fraction(repr(float(value)))) for value in np.ravel(values)]
+    return list(map(_decimal, np.ravel(values).tolist()))
+
+
+@functools.lru_cache(maxsize=2**16)
+def _decimal(value: float) -> str:
+    return str(Fraction(repr(float(value))))
 
 
 def is_rounded(text: str) -> bool:
@@ -169,7 +175,9 @@ class Writer:
     def selected(self, which: Array, yes: Array, no: Array) -> Array:
         """The entries of one array where a condition is 1, and of another where it is 0."""
         shape = np.broadcast_shapes(which.shape, yes.shape, no.shape)
-        which, yes, no = (self.spread(one, shape) for one in (which, yes, no))
+        nothing = self.array(np.full(shape, np.nan))  # an infinite number that is not chosen does no harm
+        yes, no = (nothing if one.place == NOWHERE else self.spread(one, shape) for one in (yes, no))
+        which = self.spread(which, shape)
         known = None
         if which.known is not None and yes.known is not None and no.known is not None:
             known = np.where(which.known == 1.0, yes.known, no.known)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from flowsim._core.text import TRACEBACK, in_short, one_line
 from flowsim._core.types import Document
@@ -25,6 +26,7 @@ from flowsim.problem import AbstractSpec
 _FOREVER = 1 / 3  # of the seconds, for a proof for all t
 _FIRST = 2 / 3  # of those that are left, for one until the end of the flow
 _SHORTER = 0.1  # of that time, until which a proof is tried then
+_CLEAR = 1e-3  # of the worst failure
 _ROUNDING = 1e-12  # of the sides, in addition to the floor
 
 
@@ -69,7 +71,7 @@ def certified(
     loss, start = evidence.loss, evidence.trajectory.start
     if not claim.along_flow and evidence.trajectory.t.size > 1 and evidence.reads_more_than_the_start(claim):
         claim = dataclasses.replace(claim, along_flow=True)  # as it was judged
-    for attempt in _attempts(claim, verdict, float(evidence.trajectory.t[-1])):
+    for attempt in _attempts(claim, verdict, evidence):
         meant = _as_promised(claim) if attempt.refutes else claim
         tried = _weakened(meant, attempt.beyond) if attempt.beyond else meant
         try:
@@ -112,7 +114,7 @@ def certification(claim: Claim, specs: Iterable[AbstractSpec], *, until: float |
         if verdict.verdict in (Judgement.NOT_APPLICABLE, Judgement.VACUOUS):
             reasons.append(f"{spec.heading}: {verdict.verdict}")
             continue
-        attempts = _attempts(claim, verdict, float(evidence.trajectory.t[-1]))
+        attempts = _attempts(claim, verdict, evidence)
         attempt = next(each for each in attempts if each.t1 != math.inf)
         t1, meant = attempt.t1 if until is None else until, _as_promised(claim) if attempt.refutes else claim
         how = {"t1": t1, "refutes": attempt.refutes, "problem": spec.to_toml()}
@@ -136,11 +138,13 @@ def _nothing_to_show(claim: Claim, verdict: Verdict, evidence: Evidence | Descen
     return ""
 
 
-def _attempts(claim: Claim, verdict: Verdict, end: float) -> Iterator[_Attempt]:
+def _attempts(claim: Claim, verdict: Verdict, evidence: Evidence) -> Iterator[_Attempt]:
     """The certificates that are tried, one after the other."""
-    end = end or 1.0  # of a flow at rest
+    end = float(evidence.trajectory.t[-1]) or 1.0  # of a flow at rest
     fails = end if not claim.along_flow or not isinstance(verdict.where, float) else verdict.where
     if verdict.verdict is Judgement.VIOLATED:
+        if claim.along_flow and (first := _first_failure(claim, evidence)) < fails:
+            yield _Attempt(True, first, share=_FIRST)
         yield _Attempt(True, fails)
         yield _Attempt(False, fails or end)
         return
@@ -154,6 +158,18 @@ def _attempts(claim: Claim, verdict: Verdict, end: float) -> Iterator[_Attempt]:
     elif verdict.floor is not None:
         # A difference of less than the floor contradicts nothing: constants that float64 rounds may be all of it.
         yield _Attempt(True, fails, 2 * verdict.floor + _ROUNDING)
+
+
+def _first_failure(claim: Claim, evidence: Evidence) -> float:
+    """The first time at which a claim clearly fails, since a flow is enclosed up to there; or infinity."""
+    case = evidence.cases[0]
+    ours, t = case.panel.compared(claim, evidence.stated, case.padded), np.asarray(evidence.trajectory.t)
+    if len(ours.slack) < t.size:
+        return math.inf
+    rows = np.where(ours.promised, ours.margin, np.inf)[: t.size].reshape(t.size, -1)
+    margins = np.min(np.where(np.isfinite(rows), rows, np.inf), axis=1)
+    worst = np.min(margins)
+    return float(t[np.argmax(margins <= _CLEAR * worst)]) if worst < 0 else math.inf
 
 
 def _as_promised(claim: Claim) -> Claim:

@@ -1,0 +1,83 @@
+"""Where a loss is defined around a start, as a loss of symmetric matrices is at those alone."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import PyTree
+
+from flowsim.losses import AbstractPopulationLoss
+
+
+class Domain:
+    """How weights may move from a start: each array of them at will, as a symmetric matrix, or not at all.
+
+    **Arguments:** loss, start: as for `flowsim.enclose`.
+
+    **Fields:**
+
+    - size: of the largest weight at the start, or 1.
+    - shapes: of the arrays that move, and the others themselves.
+    - outside: the directions in which weights do not move, each with its entries other than zero, by their places.
+    """
+
+    def __init__(self, loss: AbstractPopulationLoss, start: PyTree):
+        self._flat, self._unravel = ravel_pytree(eqx.filter(start, eqx.is_inexact_array))
+        self._rest = eqx.filter(start, eqx.is_inexact_array, inverse=True)
+        self.size = float(np.max(np.abs(self._flat), initial=0.0)) or 1.0
+        leaves, tree = jax.tree.flatten(self._unravel(self._flat))
+        rng, self._steps = np.random.default_rng(0), [_anywhere] * len(leaves)
+        noise = [rng.standard_normal(leaf.shape) / 8 for leaf in leaves]
+        everywhere = [leaf + self.size * step for leaf, step in zip(leaves, noise, strict=True)]
+        if not self._is_defined(loss, jax.tree.unflatten(tree, everywhere)):
+            for k, leaf in enumerate(leaves):
+                for step in (_anywhere, _symmetric, _nowhere):
+                    self._steps[k] = step
+                    moved = [*leaves[:k], leaf + self.size * step(noise[k]), *leaves[k + 1 :]]
+                    if self._is_defined(loss, jax.tree.unflatten(tree, moved)):
+                        break
+        shapes = [
+            leaf if step is _nowhere else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+            for leaf, step in zip(leaves, self._steps, strict=True)
+        ]
+        self.shapes = jax.tree.unflatten(tree, shapes)
+        self.outside: list[list[tuple[int, int]]] = []
+        ends = np.cumsum([leaf.size for leaf in leaves])
+        for leaf, step, end in zip(leaves, self._steps, ends, strict=True):
+            places = np.arange(end - leaf.size, end).reshape(leaf.shape)
+            if step is _nowhere:
+                self.outside += [[(int(k), 1)] for k in places.ravel()]
+            if step is _symmetric and _is_square(leaf):
+                rows, columns = np.triu_indices(leaf.shape[-1], 1)
+                pairs = zip(places[..., rows, columns].ravel(), places[..., columns, rows].ravel(), strict=True)
+                self.outside += [[(int(i), 1), (int(j), -1)] for i, j in pairs]
+
+    def near(self, rng: np.random.Generator, share: float) -> np.ndarray:
+        """Weights that are moved by about a share of their size."""
+        moved = self.size * share * rng.standard_normal(self._flat.size)
+        leaves, tree = jax.tree.flatten(self._unravel(jnp.asarray(moved)))
+        steps = [step(np.asarray(leaf)) for step, leaf in zip(self._steps, leaves, strict=True)]
+        return np.asarray(self._flat) + np.asarray(ravel_pytree(jax.tree.unflatten(tree, steps))[0])
+
+    def _is_defined(self, loss: AbstractPopulationLoss, weights: PyTree) -> bool:
+        try:
+            return bool(jnp.isfinite(loss(eqx.combine(weights, self._rest))))
+        except ValueError:
+            return False
+
+
+def _anywhere(step: np.ndarray) -> np.ndarray:
+    return step
+
+
+def _symmetric(step: np.ndarray) -> np.ndarray:
+    return (step + np.swapaxes(step, -1, -2)) / 2 if _is_square(step) else step
+
+
+def _is_square(array: np.ndarray | jax.Array) -> bool:
+    return array.ndim > 1 and array.shape[-1] == array.shape[-2]
+
+
+def _nowhere(step: np.ndarray) -> np.ndarray:
+    return np.zeros(step.shape)
