@@ -6,6 +6,7 @@ and it is halved where the bounds of the checker do not close.
 
 import dataclasses
 import inspect
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,11 +14,12 @@ import flint
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flint import arb
+from flint import arb, arb_poly
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, PyTree
 
 from flowsim._core import checks
+from flowsim._core.balls.collocation import collocated
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Document
 from flowsim.claims.proofs import checker
@@ -33,6 +35,9 @@ _NEGLIGIBLE = 1e-20  # of the weights: what the remainder of a piece may be
 _SHORTEST = 2.0**-40  # of the time so far, a piece that is not tried any more
 _ROUNDS = 6  # of guesses of a radius
 _ROOM = 4.0  # times the error at which a tube is first tried
+_STIFF = 4.0  # the fastest rate times the length of a Taylor polynomial, from which on collocation is tried
+_GROWTH = 2.0  # by which a piece may be longer than the one before
+_ADDED = 0.1  # of the error: what a longer piece may add to it
 _STEEP = 2.0  # mu h, above which a piece is halved if that helps
 _AGREES = 1e-9  # of the gradient's size, to which two routes to it must agree
 _SEEN = 8  # of the pieces' ends, at which they are compared
@@ -222,29 +227,68 @@ def _without_searches(module: Any) -> Any:
 
 
 class _Step(NamedTuple):
-    """A piece, None at the start; its end, the error there, and the weights, from which the next piece begins."""
+    """A piece, None at the start; its end, the error there, and the weights, from which the next piece begins.
+
+    curvature: about that of the loss on the piece. reach: the length of the piece. onwards: the weights in more digits,
+    if the next piece needs them.
+    """
 
     piece: Document | None
     end: arb
     error: arb
     weights: Numbers
+    curvature: Float[np.ndarray, "n n"] | None = None
+    reach: float = 0.0
+    onwards: Numbers | None = None
 
 
 def _further(field: checker.Program, before: _Step, last: arb) -> _Step:
     """The next piece of a path, which ends at the last time or before."""
-    begin, centre = before.end, [ball.mid() for ball in before.weights]
+    begin, centre = before.end, before.onwards or [ball.mid() for ball in before.weights]
     off = checker.length([ball - mid for ball, mid in zip(before.weights, centre, strict=True)])
     error = (before.error + off).upper()
     series = _taylor(field, centre)
     if not all(c.is_finite() for one in series for c in one):
         raise OpenError(f"the field has no expansion at t = {float(begin):.6g}")
     h = _first_length(series, last - begin)
+    if (longer := _longer(field, before, centre, h, last, error)) is not None:
+        return longer
     while (found := _closed(field, series, begin, end := _end(begin + h, last), error)) is None:
         h = h / 2
         if float(h) < _SHORTEST * max(float(begin), 1.0):
             raise OpenError(f"no tube was found that the flow does not leave, at t = {float(begin):.6g}")
-    given, piece, error = found
-    return _Step(given, end, error, piece.at(piece.h))
+    return _Step(found.given, end, found.error, found.piece.at(found.piece.h), found.curvature, float(found.piece.h))
+
+
+def _longer(field: checker.Program, before: _Step, centre: Numbers, h: arb, last: arb, error: arb) -> _Step | None:
+    """A piece by collocation, where the fastest rate of the field limits the length of Taylor's; None if none is found
+    that is longer and as accurate.
+    """
+    begin, curvature = before.end, before.curvature
+    if curvature is None or begin + h >= last or float(h) * float(np.linalg.norm(curvature, 2)) < _STIFF:
+        return None
+    size = max(abs(float(x)) for x in centre) or 1.0
+    length = _GROWTH * max(before.reach, float(h))
+    while length > 2 * float(h):
+        end = _end(begin + length, last)
+        series = collocated(field.field, centre, end - begin, -curvature, DEGREE, _NEGLIGIBLE * size)
+        found = None if series is None else _closed(field, series, begin, end, error)
+        added = math.inf if found is None else float(checker.number(found.given["defect"]) * (end - begin))
+        if found is not None and added <= max(_ADDED * float(error), _NEGLIGIBLE * size):
+            # Rounding would put the next piece off the slow motion, and a fast one in its polynomial.
+            onwards = [arb_poly(one)(end - begin).mid() for one in series]
+            return _Step(found.given, end, found.error, found.piece.at(end - begin), found.curvature, length, onwards)
+        length = length / 2
+    return None
+
+
+class _Closed(NamedTuple):
+    """A piece with the bounds that the checker shows, the error at its end, and about the curvature of the loss on it."""
+
+    given: Document
+    piece: checker.Piece
+    error: arb
+    curvature: Float[np.ndarray, "n n"]
 
 
 def _end(end: arb, last: arb) -> arb:
@@ -278,10 +322,8 @@ def _first_length(series: list[Numbers], most: arb) -> arb:
     return arb((int(mantissa * 64), int(exponent) - 6))
 
 
-def _closed(
-    field: checker.Program, series: list[Numbers], begin: arb, end: arb, error: arb
-) -> tuple[Document, checker.Piece, arb] | None:
-    """A piece with the bounds that the checker shows, and the error at its end; None where they do not close."""
+def _closed(field: checker.Program, series: list[Numbers], begin: arb, end: arb, error: arb) -> _Closed | None:
+    """A piece from the coefficients of its polynomials; None where its bounds do not close."""
     h = end - begin
     size = _size(series)
     numbers = [_rounded(one, float(h), size) for one in series]
@@ -292,14 +334,16 @@ def _closed(
         return None
     radius = _above(_ROOM * (error + delta * h))
     for _ in range(_ROUNDS):
-        mu = _largest_eigenvalue(checker.hessian(field, piece.at(checker.between(checker.ZERO, h), radius)))
+        hessian = checker.hessian(field, piece.at(checker.between(checker.ZERO, h), radius))
+        mu = _largest_eigenvalue(hessian)
         if mu is None or float(mu * h) > 64 * _STEEP:
             return None
         after = checker.grown(error, mu, delta, h)
         if error < radius and after < radius:
             bounds = {"radius": radius, "defect": delta, "growth": mu, "until": end}
             texts = {name: exactly(bound) for name, bound in bounds.items()}
-            return texts | {"polynomials": [list(map(exactly, p)) for p in numbers]}, piece, after
+            curvature = np.asarray([[float(x.mid()) for x in row] for row in hessian])
+            return _Closed(texts | {"polynomials": [list(map(exactly, p)) for p in numbers]}, piece, after, curvature)
         radius = _above(2 * error.max(after))
     return None
 
