@@ -15,8 +15,8 @@ Field = Callable[[Numbers], Numbers]
 
 _BITS = 320  # for the coefficients of a method, which cancel
 _ITERATIONS = 30
-_CANCELLED = 1e-16  # of their size: what is left of the coefficients of a polynomial where it is evaluated
-_SLOW = 0.5  # the contraction at which the iteration is given up
+_CANCELLED = 10**-0.8  # for each stage: what is left of the size of coefficients where a polynomial is evaluated
+_SLOW = 0.02  # the contraction at which the iteration is given up
 
 
 class _Method(NamedTuple):
@@ -86,7 +86,7 @@ def collocated(
             change = np.einsum("kij,jk->ik", inverses, error @ basis) @ basis.T
             slopes = (slopes + arb_mat(change.tolist())).mid()
             moved = h * float(np.max(np.abs(change)))
-            if moved <= _CANCELLED * accuracy:
+            if moved <= _CANCELLED**stages * accuracy:
                 break
             if moved > _SLOW * before:
                 return None

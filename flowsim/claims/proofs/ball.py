@@ -39,7 +39,7 @@ def with_the_end(certificate: Document, followed: FollowedFlow) -> Document:
             if any(x < 0 for x in slack):
                 raise OpenError("the statement fails in the ball at the end")
             if all(x >= 0 for x in slack):
-                return certificate | {"loss": followed.program, "pieces": pieces, "end": end}
+                return certificate | {"loss": followed.program, "pieces": pieces, "end": end} | followed.digits.fields
             if ball.radius < _SMALLEST * checker.length(statement.start).max(checker.length(ball.centre)):
                 raise OpenError("its sides may meet in the limit")
     raise OpenError("the flow is not seen to end in a ball that it cannot leave")

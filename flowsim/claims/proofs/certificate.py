@@ -19,7 +19,6 @@ from flowsim.claims.claim import Claim, Comparison, Mask, Sides
 from flowsim.claims.proofs import checker, ending, identities
 from flowsim.claims.proofs.ball import with_the_end
 from flowsim.claims.proofs.path import (
-    ORDER,
     PRECISION,
     FollowedFlow,
     OpenError,
@@ -86,7 +85,7 @@ def certify(
         "statement": {"id": claim.id, "source": claim.source, "form": claim.form, "text": claim.statement},
         "verdict": "refuted" if refutes else "proved",
         "precision": PRECISION,
-        "order": ORDER,
+        "order": 1,
         "problem": problem,
         "weights": _names(start),
         "sides": sides,
@@ -106,7 +105,7 @@ def certify(
     if followed and t1 is not None:
         path = followed.until(t1 * (1 + 2.0**-20) if refutes else t1)
         times = {"until": decimals(np.asarray(t1))[0]}
-        certificate |= {"loss": path.loss, "pieces": path.pieces, **times}
+        certificate |= {"loss": path.loss, "pieces": path.pieces, **times, **followed.digits.fields}
     certificate["digest"] = checker.digest(certificate)
     try:
         checker.check(certificate)

@@ -6,7 +6,6 @@ and it is halved where the bounds of the checker do not close.
 
 import dataclasses
 import inspect
-import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -28,21 +27,50 @@ from flowsim.claims.proofs.writer import decimals
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.losses.base import MinimumKind
 
-PRECISION = 128  # bits
-DEGREE = 20  # of the Taylor polynomials
-ORDER = DEGREE + 1  # of the checker's expansion of the defect
-_NEGLIGIBLE = 1e-20  # of the weights: what the remainder of a piece may be
+PRECISION = 128  # bits, where the pieces of a path need no more
+_FAR = 1e-9  # of the weights: a path with a larger error is computed with more digits
+_GROWN = 1e-12  # of the weights: the error from which on a tube does not close for want of digits
 _SHORTEST = 2.0**-40  # of the time so far, a piece that is not tried any more
 _ROUNDS = 6  # of guesses of a radius
 _ROOM = 4.0  # times the error at which a tube is first tried
 _STIFF = 4.0  # the fastest rate times the length of a Taylor polynomial, from which on collocation is tried
-_GROWTH = 2.0  # by which a piece may be longer than the one before
-_ADDED = 0.1  # of the error: what a longer piece may add to it
+_LONGER = 8.0  # times that length: what is tried first, as collocation costs some Taylor polynomials
+_GROWTH, _SHRUNK, _SAFE = 4.0, 0.3, 0.8  # the ratio of two pieces by collocation
+_TRIES, _WAIT = 2, 8  # lengths that are tried, and pieces until the next time
+_ADDED = 0.02  # of the error: what a longer piece may add to it
 _STEEP = 2.0  # mu h, above which a piece is halved if that helps
 _AGREES = 1e-9  # of the gradient's size, to which two routes to it must agree
 _SEEN = 8  # of the pieces' ends, at which they are compared
 
 Numbers = list[arb]
+
+
+class Digits(NamedTuple):
+    """How exactly the pieces of a path are computed.
+
+    **Fields:**
+
+    - bits: the precision.
+    - degree: of the polynomials.
+    - negligible: what the remainder of a piece may be, of the weights.
+    """
+
+    bits: int
+    degree: int
+    negligible: float
+
+    @property
+    def fields(self) -> Document:
+        """What a certificate says of them."""
+        return {"precision": self.bits, "order": self.order}
+
+    @property
+    def order(self) -> int:
+        """Of the checker's expansion of the defect."""
+        return self.degree + 1
+
+
+_DIGITS = Digits(PRECISION, 20, 1e-20), Digits(2 * PRECISION, 40, 1e-45)
 
 
 class OpenError(ArithmeticError):
@@ -132,16 +160,26 @@ class FollowedFlow:
         self._elsewhere = weights + (np.max(np.abs(weights)) or 1.0) * moved
         self._check_gradient([])
         self._of_start: Document = {"operations": [["number", [], decimals(weights)]], "result": 0}
-        with flint.ctx.workprec(PRECISION):
+        self._begin(_DIGITS[0])
+
+    def _begin(self, digits: Digits) -> None:
+        self.digits = digits
+        with flint.ctx.workprec(digits.bits):
             self._steps = [_Step(None, checker.ZERO, checker.ZERO, checker.Program(self._of_start)())]
 
     def until(self, t1: float) -> Enclosure:
-        """The enclosure up to a time, which may be zero."""
+        """The enclosure up to a time, which may be zero, begun anew with more digits where the error grows large."""
         last = float(np.nextafter(t1, 2 * t1))  # of a decimal that may be above its float64
-        with flint.ctx.workprec(PRECISION):
-            field = checker.Program(self.program)
-            while self._steps[-1].end < arb(last):
-                self._steps.append(_further(field, self._steps[-1], arb(last)))
+        try:
+            self._follow(last)
+            enough = self._error < _FAR
+        except OpenError:
+            if self._error < _GROWN:
+                raise
+            enough = False
+        if not enough and self.digits != _DIGITS[-1]:
+            self._begin(_DIGITS[-1])
+            self._follow(last)
         ends = np.asarray([float(step.end) for step in self._steps])
         count = int(np.searchsorted(ends, last)) + 1
         pieces = [step.piece for step in self._steps[1:count] if step.piece is not None]
@@ -150,6 +188,18 @@ class FollowedFlow:
         seen = path.ends[::-1][:: count // _SEEN + 1]
         self._check_gradient([np.asarray(ravel_pytree(path.at(float(t))[0])[0]) for t in seen])
         return path
+
+    @property
+    def _error(self) -> float:
+        """The error so far, relative to the weights."""
+        step = self._steps[-1]
+        return float(step.error) / (max(abs(float(x)) for x in step.weights) or 1.0)
+
+    def _follow(self, last: float) -> None:
+        with flint.ctx.workprec(self.digits.bits):
+            field = checker.Program(self.program)
+            while self._steps[-1].end < arb(last):
+                self._steps.append(_further(field, self.digits, self._steps[-1], arb(last)))
 
     def _check_gradient(self, points: list[np.ndarray]) -> None:
         """Refuse a loss whose field is not minus the gradient of its value, as one with `stop_gradient` in it."""
@@ -229,66 +279,84 @@ def _without_searches(module: Any) -> Any:
 class _Step(NamedTuple):
     """A piece, None at the start; its end, the error there, and the weights, from which the next piece begins.
 
-    curvature: about that of the loss on the piece. reach: the length of the piece. onwards: the weights in more digits,
-    if the next piece needs them.
+    **Fields:**
+
+    - curvature: about that of the loss on the piece, and fastest: its largest rate.
+    - reach: the length that is tried for the next piece, after collocation.
+    - waits: for so many pieces no collocation is tried.
+    - onwards: the weights in more digits, after collocation.
     """
 
     piece: Document | None
     end: arb
     error: arb
     weights: Numbers
-    curvature: Float[np.ndarray, "n n"] | None = None
+    curvature: Float[np.ndarray, "n n"] = np.zeros((0, 0))
+    fastest: float = 0.0
     reach: float = 0.0
+    waits: int = 0
     onwards: Numbers | None = None
 
 
-def _further(field: checker.Program, before: _Step, last: arb) -> _Step:
+def _further(field: checker.Program, digits: Digits, before: _Step, last: arb) -> _Step:
     """The next piece of a path, which ends at the last time or before."""
     begin, centre = before.end, before.onwards or [ball.mid() for ball in before.weights]
     off = checker.length([ball - mid for ball, mid in zip(before.weights, centre, strict=True)])
     error = (before.error + off).upper()
-    series = _taylor(field, centre)
+    if before.onwards and (longer := _collocated(field, digits, before, centre, before.reach, last, error)):
+        return longer
+    series = _taylor(field, centre, digits.degree)
     if not all(c.is_finite() for one in series for c in one):
         raise OpenError(f"the field has no expansion at t = {float(begin):.6g}")
-    h = _first_length(series, last - begin)
-    if (longer := _longer(field, before, centre, h, last, error)) is not None:
-        return longer
-    while (found := _closed(field, series, begin, end := _end(begin + h, last), error)) is None:
+    h = _first_length(series, last - begin, digits)
+    waits = before.waits - 1
+    if waits < 0 and begin + h < last and float(h) * before.fastest > _STIFF:
+        if longer := _collocated(field, digits, before, centre, _LONGER * float(h), last, error):
+            return longer
+        waits = _WAIT
+    while (found := _closed(field, digits, series, begin, end := _end(begin + h, last), error)) is None:
         h = h / 2
         if float(h) < _SHORTEST * max(float(begin), 1.0):
             raise OpenError(f"no tube was found that the flow does not leave, at t = {float(begin):.6g}")
-    return _Step(found.given, end, found.error, found.piece.at(found.piece.h), found.curvature, float(found.piece.h))
+    return found.step(end, waits=waits)
 
 
-def _longer(field: checker.Program, before: _Step, centre: Numbers, h: arb, last: arb, error: arb) -> _Step | None:
-    """A piece by collocation, where the fastest rate of the field limits the length of Taylor's; None if none is found
-    that is longer and as accurate.
+def _collocated(
+    field: checker.Program, digits: Digits, before: _Step, centre: Numbers, length: float, last: arb, error: arb
+) -> _Step | None:
+    """A piece by collocation, of a length or a part of it; None if none is as accurate as the one before.
+
+    Its length is that in which the flow changes, also where the field has much faster rates.
     """
-    begin, curvature = before.end, before.curvature
-    if curvature is None or begin + h >= last or float(h) * float(np.linalg.norm(curvature, 2)) < _STIFF:
-        return None
-    size = max(abs(float(x)) for x in centre) or 1.0
-    length = _GROWTH * max(before.reach, float(h))
-    while length > 2 * float(h):
+    begin, least = before.end, digits.negligible * (max(abs(float(x)) for x in centre) or 1.0)
+    for _ in range(_TRIES):
         end = _end(begin + length, last)
-        series = collocated(field.field, centre, end - begin, -curvature, DEGREE, _NEGLIGIBLE * size)
-        found = None if series is None else _closed(field, series, begin, end, error)
-        added = math.inf if found is None else float(checker.number(found.given["defect"]) * (end - begin))
-        if found is not None and added <= max(_ADDED * float(error), _NEGLIGIBLE * size):
-            # Rounding would put the next piece off the slow motion, and a fast one in its polynomial.
-            onwards = [arb_poly(one)(end - begin).mid() for one in series]
-            return _Step(found.given, end, found.error, found.piece.at(end - begin), found.curvature, length, onwards)
-        length = length / 2
+        series = collocated(field.field, centre, end - begin, -before.curvature, digits.degree, least)
+        found, asked = None if series is None else _closed(field, digits, series, begin, end, error), _SHRUNK
+        if series is not None and found is not None:
+            added = float(checker.number(found.given["defect"]) * (end - begin))
+            most = max(_ADDED * float(error), least)
+            asked = min(_SAFE * (most / added) ** (1 / digits.degree), _GROWTH) if added else _GROWTH
+            if added <= most:
+                # Rounding would put the next piece off the slow motion, and a fast one in its polynomial.
+                onwards = [arb_poly(one)(end - begin).mid() for one in series]
+                return found.step(end, reach=asked * length, onwards=onwards)
+        length = max(asked, _SHRUNK) * length
     return None
 
 
 class _Closed(NamedTuple):
-    """A piece with the bounds that the checker shows, the error at its end, and about the curvature of the loss on it."""
+    """A piece with the bounds that the checker shows, the error at its end, and about the curvature on it."""
 
     given: Document
     piece: checker.Piece
     error: arb
     curvature: Float[np.ndarray, "n n"]
+
+    def step(self, end: arb, **more: Any) -> _Step:
+        """The step that ends with it."""
+        fastest = float(np.linalg.norm(self.curvature, 2))
+        return _Step(self.given, end, self.error, self.piece.at(self.piece.h), self.curvature, fastest, **more)
 
 
 def _end(end: arb, last: arb) -> arb:
@@ -301,18 +369,18 @@ def _at_most(bound: arb) -> float:
     return float(np.nextafter(float(bound.upper()), np.inf))
 
 
-def _taylor(field: checker.Program, x: Numbers) -> list[Numbers]:
+def _taylor(field: checker.Program, x: Numbers, degree: int) -> list[Numbers]:
     """The coefficients of the flow from a point."""
-    flow: Any = checker.flow_series(field, [checker.ZERO if one.is_zero() else one for one in x], DEGREE)
-    return [[checker.coefficient(one, k).mid() for k in range(DEGREE + 1)] for one in flow]
+    flow: Any = checker.flow_series(field, [checker.ZERO if one.is_zero() else one for one in x], degree)
+    return [[checker.coefficient(one, k).mid() for k in range(degree + 1)] for one in flow]
 
 
-def _first_length(series: list[Numbers], most: arb) -> arb:
+def _first_length(series: list[Numbers], most: arb, digits: Digits) -> arb:
     """A length of which the last two coefficients are negligible: at most ``most``, with few binary digits."""
     size = _size(series)
     bounds = [
-        (_NEGLIGIBLE * size / largest) ** (1 / k)
-        for k in (DEGREE - 1, DEGREE)
+        (digits.negligible * size / largest) ** (1 / k)
+        for k in (digits.degree - 1, digits.degree)
         if (largest := max(abs(float(one[k])) for one in series)) > 0
     ]
     h = min([*bounds, 2 * float(most)])
@@ -322,14 +390,16 @@ def _first_length(series: list[Numbers], most: arb) -> arb:
     return arb((int(mantissa * 64), int(exponent) - 6))
 
 
-def _closed(field: checker.Program, series: list[Numbers], begin: arb, end: arb, error: arb) -> _Closed | None:
+def _closed(
+    field: checker.Program, digits: Digits, series: list[Numbers], begin: arb, end: arb, error: arb
+) -> _Closed | None:
     """A piece from the coefficients of its polynomials; None where its bounds do not close."""
     h = end - begin
     size = _size(series)
-    numbers = [_rounded(one, float(h), size) for one in series]
+    numbers = [_rounded(one, float(h), digits.negligible * size) for one in series]
     piece = checker.Piece(numbers, begin, end)
     error = (error + checker.length([one[0] - x for one, x in zip(series, piece.start, strict=True)])).upper()
-    delta = _above(piece.defect(field, ORDER))
+    delta = _above(piece.defect(field, digits.order))
     if not delta.is_finite():
         return None
     radius = _above(_ROOM * (error + delta * h))
@@ -353,11 +423,11 @@ def _size(series: list[Numbers]) -> float:
     return max(max(abs(float(one[0])) for one in series), 1e-300)
 
 
-def _rounded(coefficients: Numbers, h: float, size: float) -> Numbers:
-    """Coefficients with the digits that matter on a piece of this length for weights of this size."""
+def _rounded(coefficients: Numbers, h: float, least: float) -> Numbers:
+    """Coefficients with the digits that change the polynomial by so much on a piece of this length."""
     kept = []
     for k, c in enumerate(coefficients):
-        exponent = int(np.floor(np.log2(_NEGLIGIBLE * size) - k * np.log2(h))) - 6
+        exponent = int(np.floor(np.log2(least) - k * np.log2(h))) - 6
         scaled = (c * arb((1, -exponent)) + arb(0.5)).mid().floor()
         kept.append(c if k == 0 else (scaled * arb((1, exponent))).mid())
     return kept
