@@ -38,6 +38,7 @@ _LONGER = 8.0  # times that length: what is tried first, as collocation costs so
 _GROWTH, _SHRUNK, _SAFE = 4.0, 0.3, 0.8  # the ratio of two pieces by collocation
 _TRIES, _WAIT = 2, 8  # lengths that are tried, and pieces until the next time
 _ADDED = 0.02  # of the error: what a longer piece may add to it
+_LOOSE = 0.03  # mu h beyond what it is in the middle of a piece by collocation
 _STEEP = 2.0  # mu h, above which a piece is halved if that helps
 _AGREES = 1e-9  # of the gradient's size, to which two routes to it must agree
 _SEEN = 8  # of the pieces' ends, at which they are compared
@@ -336,8 +337,12 @@ def _collocated(
         if series is not None and found is not None:
             added = float(checker.number(found.given["defect"]) * (end - begin))
             most = max(_ADDED * float(error), least)
-            asked = min(_SAFE * (most / added) ** (1 / digits.degree), _GROWTH) if added else _GROWTH
-            if added <= most:
+            # A tube around a long piece holds many points, so that its bound of the growth is loose.
+            growth = float(checker.number(found.given["growth"])) + float(np.linalg.eigvalsh(found.curvature)[0])
+            loose = max(growth * float(end - begin), _LOOSE * _GROWTH**-2)
+            asked = min((most / added) ** (1 / digits.degree) if added else _GROWTH, (_LOOSE / loose) ** 0.5, _GROWTH)
+            asked *= _SAFE
+            if added <= most and loose <= _LOOSE:
                 # Rounding would put the next piece off the slow motion, and a fast one in its polynomial.
                 onwards = [arb_poly(one)(end - begin).mid() for one in series]
                 return found.step(end, reach=asked * length, onwards=onwards)
