@@ -41,7 +41,7 @@ def with_the_end(certificate: Document, followed: FollowedFlow) -> Document:
             slack = ball.slack(statement)
             fails, holds = any(x < 0 for x in slack), all(x >= 0 for x in slack)
             if fails if refutes else holds:
-                return certificate | {"loss": followed.program, "pieces": pieces, "end": end}
+                return certificate | {"loss": followed.program, "pieces": pieces, "end": end} | followed.digits.fields
             if fails or holds:
                 raise OpenError(f"the statement {'fails' if fails else 'holds'} in the ball at the end")
             if ball.radius < (_LEAST_APART if refutes else _SMALLEST) * checker.length(statement.start).max(

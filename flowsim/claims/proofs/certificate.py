@@ -22,16 +22,8 @@ from flowsim.claims.claim import Claim, Comparison, Sides
 from flowsim.claims.limits import End, ending_at
 from flowsim.claims.proofs import checker, ending, identities
 from flowsim.claims.proofs.ball import with_the_end
-from flowsim.claims.proofs.domain import Domain
-from flowsim.claims.proofs.path import (
-    ORDER,
-    PRECISION,
-    FollowedFlow,
-    OpenError,
-    numbers_of,
-    rebuilt,
-    refuse_sampled,
-)
+from flowsim.claims.proofs.domain import Domain, numbers_of, rebuilt, refuse_sampled
+from flowsim.claims.proofs.path import PRECISION, FollowedFlow, OpenError
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
 from flowsim.flow.recording import uncertified
@@ -128,7 +120,7 @@ def certify(
         "statement": {"id": claim.id, "source": claim.source, "form": claim.form, "text": claim.statement},
         "verdict": "refuted" if refutes else "proved",
         "precision": PRECISION,
-        "order": ORDER,
+        "order": 1,
         "problem": problem,
         "weights": _names(start),
         "sides": sides,
@@ -156,7 +148,7 @@ def certify(
     if followed and t1 is not None:
         path = followed.until(t1 * (1 + 2.0**-20) if refutes else t1)
         times = {"until": decimals(np.asarray(t1))[0]}
-        certificate |= {"loss": path.loss, "pieces": path.pieces, **times}
+        certificate |= {"loss": path.loss, "pieces": path.pieces, **times, **followed.digits.fields}
     certificate["digest"] = checker.digest(certificate)
     try:
         checker.check(certificate)

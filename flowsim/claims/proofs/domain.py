@@ -1,4 +1,8 @@
-"""Where a loss is defined around a start, as a loss of symmetric matrices is at those alone."""
+"""A loss in a proof: where it is defined around a start, and its numbers, from which it is made again."""
+
+import dataclasses
+import inspect
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -7,7 +11,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
-from flowsim.losses import AbstractPopulationLoss
+from flowsim._core import checks
+from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
+from flowsim.losses.base import MinimumKind
 
 
 class Domain:
@@ -81,3 +87,60 @@ def _is_square(array: np.ndarray | jax.Array) -> bool:
 
 def _nowhere(step: np.ndarray) -> np.ndarray:
     return np.zeros(step.shape)
+
+
+def refuse_sampled(loss: AbstractPopulationLoss) -> None:
+    """Refuse a loss that is known by samples.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    if isinstance(loss, MonteCarloLoss):
+        checks.refuse("loss", "an exact loss, as nothing is proved of a sample", f"got {type(loss).__name__}")
+
+
+def rebuilt(module: eqx.Module, start: PyTree) -> Any:
+    """A loss made again from the numbers of its problem, within a trace, so that the trace starts at these numbers.
+
+    Where that cannot be traced, its parts are made again one by one. Numbers that are computed otherwise, and a minimum
+    that a search found, become NaN, which no certificate can hold.
+    """
+    if not getattr(module, "derived", True) or type(module).__module__.startswith("flowsim.tasks"):
+        return module
+    names = inspect.signature(type(module)).parameters
+    own = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    try:
+        return _without_searches(type(module)(**(own | ({"model": start} if "model" in names else {}))))
+    except (jax.errors.JAXTypeError, TypeError, ValueError):
+        pass
+
+    def part(value: Any) -> Any:
+        return rebuilt(value, start) if isinstance(value, eqx.Module) else _unknown(value)
+
+    parts = {field.name: part(getattr(module, field.name)) for field in dataclasses.fields(module)}
+    again = object.__new__(type(module))
+    for name, value in parts.items():
+        object.__setattr__(again, name, value)
+    return again
+
+
+def numbers_of(loss: AbstractPopulationLoss) -> frozenset[float] | None:
+    """The numbers of a loss's tasks, as the others were computed; None if it computes none."""
+    if not loss.derived:
+        return None
+    is_task = lambda part: type(part).__module__.startswith("flowsim.tasks")
+    tasks = filter(is_task, jax.tree.leaves(loss, is_leaf=is_task))
+    leaves = jax.tree.leaves(eqx.filter(list(tasks), eqx.is_inexact_array))
+    return frozenset(float(x) for leaf in leaves for x in np.ravel(leaf))
+
+
+def _unknown(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf * jnp.nan if eqx.is_inexact_array(leaf) else leaf, tree)
+
+
+def _without_searches(module: Any) -> Any:
+    """A loss without a minimum that is known from a search alone."""
+    if getattr(module, "minimum_kind", None) is not MinimumKind.NUMERICAL:
+        return module
+    names = [field.name for field in dataclasses.fields(module) if field.name in ("minimum", "minimizer")]
+    parts = lambda module: [getattr(module, name) for name in names]
+    return eqx.tree_at(parts, module, _unknown(parts(module)))

@@ -1,44 +1,75 @@
 """A piecewise polynomial near a gradient flow, and how near the flow is, which the checker then shows.
 
 Each piece is the Taylor polynomial of the flow from its left end. Its length is such that the remainder is negligible,
-and it is halved where the bounds of the checker do not close.
+and it is halved where the bounds of the checker do not close. Where the field has rates much faster than the flow, a
+piece is a polynomial by collocation, which may be much longer.
 """
 
 import dataclasses
-import inspect
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import flint
-import jax
 import jax.numpy as jnp
 import numpy as np
-from flint import arb
+from flint import arb, arb_poly
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, PyTree
 
 from flowsim._core import checks
+from flowsim._core.balls.collocation import collocated
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Document
 from flowsim.claims.proofs import checker
-from flowsim.claims.proofs.domain import Domain
+from flowsim.claims.proofs.domain import Domain, numbers_of, rebuilt, refuse_sampled
 from flowsim.claims.proofs.program import program
 from flowsim.claims.proofs.writer import decimals
-from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
-from flowsim.losses.base import MinimumKind
+from flowsim.losses import AbstractPopulationLoss
 
-PRECISION = 128  # bits
-DEGREE = 20  # of the Taylor polynomials
-ORDER = DEGREE + 1  # of the checker's expansion of the defect
-_NEGLIGIBLE = 1e-20  # of the weights: what the remainder of a piece may be
+PRECISION = 128  # bits, where the pieces of a path need no more
+_FAR = 1e-9  # of the weights: a path with a larger error is computed with more digits
+_GROWN = 1e-12  # of the weights: the error from which on a tube does not close for want of digits
 _SHORTEST = 2.0**-40  # of the time so far, a piece that is not tried any more
 _ROUNDS = 6  # of guesses of a radius
 _ROOM = 4.0  # times the error at which a tube is first tried
+_STIFF = 4.0  # the fastest rate times the length of a Taylor polynomial, from which on collocation is tried
+_LONGER = 8.0  # times that length: what is tried first, as collocation costs some Taylor polynomials
+_GROWTH, _SHRUNK, _SAFE = 4.0, 0.3, 0.8  # the ratio of two pieces by collocation
+_TRIES, _WAIT = 2, 8  # lengths that are tried, and pieces until the next time
+_ADDED = 0.02  # of the error: what a longer piece may add to it
+_LOOSE = 0.03  # mu h beyond what it is in the middle of a piece by collocation
 _STEEP = 2.0  # mu h, above which a piece is halved if that helps
 _AGREES = 1e-9  # of the gradient's size, to which two routes to it must agree
 _SEEN = 8  # of the pieces' ends, at which they are compared
 
 Numbers = list[arb]
+
+
+class Digits(NamedTuple):
+    """How exactly the pieces of a path are computed.
+
+    **Fields:**
+
+    - bits: the precision.
+    - degree: of the polynomials.
+    - negligible: what the remainder of a piece may be, of the weights.
+    """
+
+    bits: int
+    degree: int
+    negligible: float
+
+    @property
+    def fields(self) -> Document:
+        """What a certificate says of them."""
+        return {"precision": self.bits, "order": self.order}
+
+    @property
+    def order(self) -> int:
+        """Of the checker's expansion of the defect."""
+        return self.degree + 1
+
+
+_DIGITS = Digits(PRECISION, 20, 1e-20), Digits(2 * PRECISION, 40, 1e-45)
 
 
 class OpenError(ArithmeticError):
@@ -128,16 +159,26 @@ class FollowedFlow:
         self._elsewhere = self.domain.near(np.random.default_rng(0), 1 / 4)
         self._check_gradient([])
         self._of_start: Document = {"operations": [["number", [], decimals(weights)]], "result": 0}
-        with flint.ctx.workprec(PRECISION):
+        self._begin(_DIGITS[0])
+
+    def _begin(self, digits: Digits) -> None:
+        self.digits = digits
+        with flint.ctx.workprec(digits.bits):
             self._steps = [_Step(None, checker.ZERO, checker.ZERO, checker.Program(self._of_start)())]
 
     def until(self, t1: float) -> Enclosure:
-        """The enclosure up to a time, which may be zero."""
+        """The enclosure up to a time, which may be zero, begun anew with more digits where the error grows large."""
         last = float(np.nextafter(t1, 2 * t1))  # of a decimal that may be above its float64
-        with flint.ctx.workprec(PRECISION):
-            field = checker.Program(self.program)
-            while self._steps[-1].end < arb(last):
-                self._steps.append(_further(field, self._steps[-1], arb(last)))
+        try:
+            self._follow(last)
+            enough = self._error < _FAR
+        except OpenError:
+            if self._error < _GROWN:
+                raise
+            enough = False
+        if not enough and self.digits != _DIGITS[-1]:
+            self._begin(_DIGITS[-1])
+            self._follow(last)
         ends = np.asarray([float(step.end) for step in self._steps])
         count = int(np.searchsorted(ends, last)) + 1
         pieces = [step.piece for step in self._steps[1:count] if step.piece is not None]
@@ -146,6 +187,18 @@ class FollowedFlow:
         seen = path.ends[::-1][:: count // _SEEN + 1]
         self._check_gradient([np.asarray(ravel_pytree(path.at(float(t))[0])[0]) for t in seen])
         return path
+
+    @property
+    def _error(self) -> float:
+        """The error so far, relative to the weights."""
+        step = self._steps[-1]
+        return float(step.error) / (max(abs(float(x)) for x in step.weights) or 1.0)
+
+    def _follow(self, last: float) -> None:
+        with flint.ctx.workprec(self.digits.bits):
+            field = checker.Program(self.program)
+            while self._steps[-1].end < arb(last):
+                self._steps.append(_further(field, self.digits, self._steps[-1], arb(last)))
 
     def _check_gradient(self, points: list[np.ndarray]) -> None:
         """Refuse a loss whose field is not minus the gradient of its value, as one with `stop_gradient` in it."""
@@ -160,87 +213,91 @@ class FollowedFlow:
             checks.refuse("loss", "one whose gradient is that of its value", "they differ at some weights")
 
 
-def refuse_sampled(loss: AbstractPopulationLoss) -> None:
-    """Refuse a loss that is known by samples.
-
-    **Raises:** `ValueError` naming the argument.
-    """
-    if isinstance(loss, MonteCarloLoss):
-        checks.refuse("loss", "an exact loss, as nothing is proved of a sample", f"got {type(loss).__name__}")
-
-
-def rebuilt(module: eqx.Module, start: PyTree) -> Any:
-    """A loss made again from the numbers of its problem, within a trace, so that the trace starts at these numbers.
-
-    Where that cannot be traced, its parts are made again one by one. Numbers that are computed otherwise, and a minimum
-    that a search found, become NaN, which no certificate can hold.
-    """
-    if not getattr(module, "derived", True) or type(module).__module__.startswith("flowsim.tasks"):
-        return module
-    names = inspect.signature(type(module)).parameters
-    own = {name: getattr(module, name) for name in names if hasattr(module, name)}
-    try:
-        return _without_searches(type(module)(**(own | ({"model": start} if "model" in names else {}))))
-    except (jax.errors.JAXTypeError, TypeError, ValueError):
-        pass
-
-    def part(value: Any) -> Any:
-        return rebuilt(value, start) if isinstance(value, eqx.Module) else _unknown(value)
-
-    parts = {field.name: part(getattr(module, field.name)) for field in dataclasses.fields(module)}
-    again = object.__new__(type(module))
-    for name, value in parts.items():
-        object.__setattr__(again, name, value)
-    return again
-
-
-def numbers_of(loss: AbstractPopulationLoss) -> frozenset[float] | None:
-    """The numbers of a loss's tasks, as the others were computed; None if it computes none."""
-    if not loss.derived:
-        return None
-    is_task = lambda part: type(part).__module__.startswith("flowsim.tasks")
-    tasks = filter(is_task, jax.tree.leaves(loss, is_leaf=is_task))
-    leaves = jax.tree.leaves(eqx.filter(list(tasks), eqx.is_inexact_array))
-    return frozenset(float(x) for leaf in leaves for x in np.ravel(leaf))
-
-
-def _unknown(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf * jnp.nan if eqx.is_inexact_array(leaf) else leaf, tree)
-
-
-def _without_searches(module: Any) -> Any:
-    """A loss without a minimum that is known from a search alone."""
-    if getattr(module, "minimum_kind", None) is not MinimumKind.NUMERICAL:
-        return module
-    names = [field.name for field in dataclasses.fields(module) if field.name in ("minimum", "minimizer")]
-    parts = lambda module: [getattr(module, name) for name in names]
-    return eqx.tree_at(parts, module, _unknown(parts(module)))
-
-
 class _Step(NamedTuple):
-    """A piece, None at the start; its end, the error there, and the weights, from which the next piece begins."""
+    """A piece, None at the start; its end, the error there, and the weights, from which the next piece begins.
+
+    **Fields:**
+
+    - curvature: about that of the loss on the piece, and fastest: its largest rate.
+    - reach: the length that is tried for the next piece, after collocation.
+    - waits: for so many pieces no collocation is tried.
+    - onwards: the weights in more digits, after collocation.
+    """
 
     piece: Document | None
     end: arb
     error: arb
     weights: Numbers
+    curvature: Float[np.ndarray, "n n"] = np.zeros((0, 0))
+    fastest: float = 0.0
+    reach: float = 0.0
+    waits: int = 0
+    onwards: Numbers | None = None
 
 
-def _further(field: checker.Program, before: _Step, last: arb) -> _Step:
+def _further(field: checker.Program, digits: Digits, before: _Step, last: arb) -> _Step:
     """The next piece of a path, which ends at the last time or before."""
-    begin, centre = before.end, [ball.mid() for ball in before.weights]
+    begin, centre = before.end, before.onwards or [ball.mid() for ball in before.weights]
     off = checker.length([ball - mid for ball, mid in zip(before.weights, centre, strict=True)])
     error = (before.error + off).upper()
-    series = _taylor(field, centre)
+    if before.onwards and (longer := _collocated(field, digits, before, centre, before.reach, last, error)):
+        return longer
+    series = _taylor(field, centre, digits.degree)
     if not all(c.is_finite() for one in series for c in one):
         raise OpenError(f"the field has no expansion at t = {float(begin):.6g}")
-    h = _first_length(series, last - begin)
-    while (found := _closed(field, series, begin, end := _end(begin + h, last), error)) is None:
+    h = _first_length(series, last - begin, digits)
+    waits = before.waits - 1
+    if waits < 0 and begin + h < last and float(h) * before.fastest > _STIFF:
+        if longer := _collocated(field, digits, before, centre, _LONGER * float(h), last, error):
+            return longer
+        waits = _WAIT
+    while (found := _closed(field, digits, series, begin, end := _end(begin + h, last), error)) is None:
         h = h / 2
         if float(h) < _SHORTEST * max(float(begin), 1.0):
             raise OpenError(f"no tube was found that the flow does not leave, at t = {float(begin):.6g}")
-    given, piece, error = found
-    return _Step(given, end, error, piece.at(piece.h))
+    return found.step(end, waits=waits)
+
+
+def _collocated(
+    field: checker.Program, digits: Digits, before: _Step, centre: Numbers, length: float, last: arb, error: arb
+) -> _Step | None:
+    """A piece by collocation, of a length or a part of it; None if none is as accurate as the one before.
+
+    Its length is that in which the flow changes, also where the field has much faster rates.
+    """
+    begin, least = before.end, digits.negligible * (max(abs(float(x)) for x in centre) or 1.0)
+    for _ in range(_TRIES):
+        end = _end(begin + length, last)
+        series = collocated(field.field, centre, end - begin, -before.curvature, digits.degree, least)
+        found, asked = None if series is None else _closed(field, digits, series, begin, end, error), _SHRUNK
+        if series is not None and found is not None:
+            added = float(checker.number(found.given["defect"]) * (end - begin))
+            most = max(_ADDED * float(error), least)
+            # A tube around a long piece holds many points, so that its bound of the growth is loose.
+            growth = float(checker.number(found.given["growth"])) + float(np.linalg.eigvalsh(found.curvature)[0])
+            loose = max(growth * float(end - begin), _LOOSE * _GROWTH**-2)
+            asked = min((most / added) ** (1 / digits.degree) if added else _GROWTH, (_LOOSE / loose) ** 0.5, _GROWTH)
+            asked *= _SAFE
+            if added <= most and loose <= _LOOSE:
+                # Rounding would put the next piece off the slow motion, and a fast one in its polynomial.
+                onwards = [arb_poly(one)(end - begin).mid() for one in series]
+                return found.step(end, reach=asked * length, onwards=onwards)
+        length = max(asked, _SHRUNK) * length
+    return None
+
+
+class _Closed(NamedTuple):
+    """A piece with the bounds that the checker shows, the error at its end, and about the curvature on it."""
+
+    given: Document
+    piece: checker.Piece
+    error: arb
+    curvature: Float[np.ndarray, "n n"]
+
+    def step(self, end: arb, **more: Any) -> _Step:
+        """The step that ends with it."""
+        fastest = float(np.linalg.norm(self.curvature, 2))
+        return _Step(self.given, end, self.error, self.piece.at(self.piece.h), self.curvature, fastest, **more)
 
 
 def _end(end: arb, last: arb) -> arb:
@@ -253,18 +310,18 @@ def _at_most(bound: arb) -> float:
     return float(np.nextafter(float(bound.upper()), np.inf))
 
 
-def _taylor(field: checker.Program, x: Numbers) -> list[Numbers]:
+def _taylor(field: checker.Program, x: Numbers, degree: int) -> list[Numbers]:
     """The coefficients of the flow from a point."""
-    flow: Any = checker.flow_series(field, [checker.ZERO if one.is_zero() else one for one in x], DEGREE)
-    return [[checker.coefficient(one, k).mid() for k in range(DEGREE + 1)] for one in flow]
+    flow: Any = checker.flow_series(field, [checker.ZERO if one.is_zero() else one for one in x], degree)
+    return [[checker.coefficient(one, k).mid() for k in range(degree + 1)] for one in flow]
 
 
-def _first_length(series: list[Numbers], most: arb) -> arb:
+def _first_length(series: list[Numbers], most: arb, digits: Digits) -> arb:
     """A length of which the last two coefficients are negligible: at most ``most``, with few binary digits."""
     size = _size(series)
     bounds = [
-        (_NEGLIGIBLE * size / largest) ** (1 / k)
-        for k in (DEGREE - 1, DEGREE)
+        (digits.negligible * size / largest) ** (1 / k)
+        for k in (digits.degree - 1, digits.degree)
         if (largest := max(abs(float(one[k])) for one in series)) > 0
     ]
     h = min([*bounds, 2 * float(most)])
@@ -275,27 +332,29 @@ def _first_length(series: list[Numbers], most: arb) -> arb:
 
 
 def _closed(
-    field: checker.Program, series: list[Numbers], begin: arb, end: arb, error: arb
-) -> tuple[Document, checker.Piece, arb] | None:
-    """A piece with the bounds that the checker shows, and the error at its end; None where they do not close."""
+    field: checker.Program, digits: Digits, series: list[Numbers], begin: arb, end: arb, error: arb
+) -> _Closed | None:
+    """A piece from the coefficients of its polynomials; None where its bounds do not close."""
     h = end - begin
     size = _size(series)
-    numbers = [_rounded(one, float(h), size) for one in series]
+    numbers = [_rounded(one, float(h), digits.negligible * size) for one in series]
     piece = checker.Piece(numbers, begin, end)
     error = (error + checker.length([one[0] - x for one, x in zip(series, piece.start, strict=True)])).upper()
-    delta = _above(piece.defect(field, ORDER))
+    delta = _above(piece.defect(field, digits.order))
     if not delta.is_finite():
         return None
     radius = _above(_ROOM * (error + delta * h))
     for _ in range(_ROUNDS):
-        mu = _largest_eigenvalue(checker.hessian(field, piece.at(checker.between(checker.ZERO, h), radius)))
+        hessian = checker.hessian(field, piece.at(checker.between(checker.ZERO, h), radius))
+        mu = _largest_eigenvalue(hessian)
         if mu is None or float(mu * h) > 64 * _STEEP:
             return None
         after = checker.grown(error, mu, delta, h)
         if error < radius and after < radius:
             bounds = {"radius": radius, "defect": delta, "growth": mu, "until": end}
             texts = {name: exactly(bound) for name, bound in bounds.items()}
-            return texts | {"polynomials": [list(map(exactly, p)) for p in numbers]}, piece, after
+            curvature = np.asarray([[float(x.mid()) for x in row] for row in hessian])
+            return _Closed(texts | {"polynomials": [list(map(exactly, p)) for p in numbers]}, piece, after, curvature)
         radius = _above(2 * error.max(after))
     return None
 
@@ -306,11 +365,11 @@ def _size(series: list[Numbers]) -> float:
     return largest[0] or (largest[1] * min(1.0, largest[1] / (largest[2] or 1e-300))) or 1.0
 
 
-def _rounded(coefficients: Numbers, h: float, size: float) -> Numbers:
-    """Coefficients with the digits that matter on a piece of this length for weights of this size."""
+def _rounded(coefficients: Numbers, h: float, least: float) -> Numbers:
+    """Coefficients with the digits that change the polynomial by so much on a piece of this length."""
     kept = []
     for k, c in enumerate(coefficients):
-        exponent = int(np.floor(np.log2(_NEGLIGIBLE * size) - k * np.log2(h))) - 6
+        exponent = int(np.floor(np.log2(least) - k * np.log2(h))) - 6
         scaled = (c * arb((1, -exponent)) + arb(0.5)).mid().floor()
         kept.append(c if k == 0 else (scaled * arb((1, exponent))).mid())
     return kept

@@ -1,0 +1,100 @@
+"""Polynomials that solve x' = f(x) at the nodes of a piece of time, with many digits, for stiff fields."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flint
+import numpy as np
+import scipy.special
+from flint import arb, arb_mat
+from jaxtyping import Float
+
+Numbers = list[arb]
+Field = Callable[[Numbers], Numbers]
+
+_BITS = 320  # for the coefficients of a method, which cancel
+_ITERATIONS = 30
+_CANCELLED = 10**-0.8  # for each stage: what is left of the size of coefficients where a polynomial is evaluated
+_SLOW = 0.02  # the contraction at which the iteration is given up
+
+
+class _Method(NamedTuple):
+    """Radau's collocation with a number of stages on [0, 1].
+
+    **Fields:**
+
+    - coefficients: the slopes at the nodes -> the coefficients of the polynomial through them.
+    - integrals: the slopes at the nodes -> their integrals from 0 to each node.
+    - rounded: the same in float64.
+    """
+
+    coefficients: arb_mat
+    integrals: arb_mat
+    rounded: Float[np.ndarray, "stages stages"]
+
+
+@functools.cache
+def _method(stages: int) -> _Method:
+    # Any nodes would do: their rounding changes the method and not what is proved of its polynomial.
+    nodes = [*scipy.special.roots_jacobi(stages - 1, 1.0, 0.0)[0], 1.0]
+    with flint.ctx.workprec(_BITS):
+        points = [(1 + arb(float(node))) / 2 for node in nodes]
+        inverse = arb_mat([[x**k for k in range(stages)] for x in points]).inv()
+        whole = arb_mat([[x ** (k + 1) / (k + 1) for k in range(stages)] for x in points])
+        integrals = whole * inverse
+    rounded = np.asarray([[float(integrals[i, j]) for j in range(stages)] for i in range(stages)])
+    return _Method(inverse.mid(), integrals.mid(), rounded)
+
+
+def collocated(
+    field: Field,
+    start: Numbers,
+    length: arb,
+    jacobian: Float[np.ndarray, "n n"],
+    stages: int,
+    accuracy: float,
+) -> list[Numbers] | None:
+    """The coefficients of the polynomial p with p(0) = x(0) and p' = f(p) at Radau's nodes, for each entry; None where
+    Newton's method with one Jacobian does not converge.
+
+    It has the degree ``stages``. Its length is limited by how fast the solution changes, and not by the field's fastest
+    rate: fast motions decay within the piece.
+
+    **Arguments:**
+
+    - field: f.
+    - start: x(0).
+    - length: of the piece.
+    - jacobian: about that of f on the piece; symmetric.
+    - stages: the number of nodes.
+    - accuracy: the absolute error of p at the nodes that ends the iteration.
+    """
+    method, h = _method(stages), float(length)
+    rates, basis = np.linalg.eigh((jacobian + jacobian.T) / 2)
+    inverses = np.linalg.inv(np.eye(stages) - h * rates[:, None, None] * method.rounded)
+    before = np.inf
+    with flint.ctx.workprec(_BITS):
+        begin = arb_mat([[x.mid() for x in start]] * stages)
+        slopes = arb_mat([[x.mid() for x in field(start)]] * stages)
+        for _ in range(_ITERATIONS):
+            points = (begin + method.integrals * slopes * length).mid()
+            off = arb_mat([[x.mid() for x in field(row)] for row in points.tolist()]) - slopes
+            error = np.asarray([[float(x) for x in row] for row in off.tolist()])
+            if not np.all(np.isfinite(error)):
+                return None
+            change = np.einsum("kij,jk->ik", inverses, error @ basis) @ basis.T
+            slopes = (slopes + arb_mat(change.tolist())).mid()
+            moved = h * float(np.max(np.abs(change)))
+            if moved <= _CANCELLED**stages * accuracy:
+                break
+            if moved > _SLOW * before:
+                return None
+            before = moved
+        else:
+            return None
+        speeds = method.coefficients * slopes
+        shares = [length**k * (k + 1) for k in range(stages)]
+        return [
+            [x.mid(), *((speeds[k, i] / share).mid() for k, share in enumerate(shares))] for i, x in enumerate(start)
+        ]
