@@ -327,7 +327,7 @@ def test_a_flow_is_enclosed_once_for_all_claims(problem, tmp_path, monkeypatch):
     from flowsim.claims.proofs import path
 
     begun, further = [], path._further
-    monkeypatch.setattr(path, "_further", lambda *given: begun.append(float(given[1].end)) or further(*given))
+    monkeypatch.setattr(path, "_further", lambda *given: begun.append(float(given[2].end)) or further(*given))
     running.run(problem, tmp_path / "out", certify=True)
     assert sum(t == 0.0 for t in begun) == 1
     assert begun == sorted(begun)
