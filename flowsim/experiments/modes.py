@@ -9,7 +9,7 @@ from jaxtyping import ArrayLike, PyTree
 from flowsim.flow.trajectory import weights
 from flowsim.models import LinearAttention
 
-_LARGEST = 64  # rows or columns of a matrix that is looked at
+_LARGEST = 64  # rows or columns of a matrix
 _MOST = 6  # matrices
 
 

@@ -59,7 +59,7 @@ def explore(
     what the model learns, the margins of claims, and whether their hypotheses are met.
 
     The page is one file of at most 2 MB that needs neither a server nor the network. The flows are those of `sweep`:
-    its finished batches are kept beside the page until it is written, and the same call goes on with them. A margin
+    its finished batches stay in a folder next to the page until it is written, and the same call uses them. A margin
     is an estimate; a verdict is given by `run` or `check` alone.
 
     **Arguments:**
@@ -93,7 +93,7 @@ def explored(
     named = _said(chosen(claims, problems).claims, problems)
     modes = max(_count_of_modes(problem) for problem in (problems[0], problems[-1]))
     _check_size(len(problems), modes, len(named))
-    # Each grid has its own folder: what is kept of another, or by other software, is not in the way.
+    # Each grid has its own folder: the batches of another grid, or of other software, are not in the way.
     digest = hashlib.sha256(origin([claims, *(spec.identity for spec in plan.cells)]).encode()).hexdigest()
     unfinished = Map(tables, axes, {}, out.with_name(f"{out.name}.{digest[:12]}.parts"), claims, curves=True)
     with folder_of(out.parent):
