@@ -161,7 +161,7 @@ def test_a_problem_of_a_user_without_a_minimum_shows_its_loss_and_claims(tmp_pat
     assert data["claims"] == ["own.grows"]
     for place, cell in enumerate(data["cells"]):
         problem = spec_of({"make": make, "scale": (0.2, 0.5)[place]}).build()
-        run = gradient_flow(problem.loss, problem.start, times=cell["t"][1:])
+        run = gradient_flow(problem.loss, problem.start, times=np.asarray(cell["t"][1:]))
         np.testing.assert_allclose(cell["y"], np.asarray(run.loss)[np.searchsorted(run.t, cell["t"])], rtol=1e-3)
         assert (cell["excess"], cell["rate"], cell["met"], cell["margins"]) == (False, 0, [1], [0])
     assert data["view"]["m"] is None

@@ -28,7 +28,6 @@ from flowsim.experiments.sweep.courses import MODES, ROWS
 from flowsim.experiments.sweep.judged import Asked, chosen
 from flowsim.experiments.sweep.maps import Map
 from flowsim.experiments.sweep.planning import SweepPlan, checked
-from flowsim.experiments.sweep.records import MapRecord
 from flowsim.flow.trajectory import Status
 from flowsim.papers import predictions_of
 from flowsim.problem import AbstractSpec, Problem, ProblemSpec, toml
@@ -222,7 +221,7 @@ def _data(found: Map, problems: Sequence[Problem], named: Mapping[str, Sequence[
     }
 
 
-def _rows(row: MapRecord) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _rows(row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The times, values and modes of a cell, without what fills its arrays."""
     count = int(np.sum(np.isfinite(row["curve_t"])))
     modes = row["curve_modes"][:count]

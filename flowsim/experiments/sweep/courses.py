@@ -54,7 +54,7 @@ def _of_lane(runs: Trajectory, lane: int) -> tuple[np.ndarray, np.ndarray, bool,
     return t[rows], values[rows], known, jax.tree.map(pick, runs.models)
 
 
-def _course(t: np.ndarray, values: np.ndarray, known: bool, models: PyTree) -> MapRecord:
+def _course(t: np.ndarray, values: np.ndarray, known: bool, models: PyTree) -> dict[str, object]:
     names, modes = [], np.full((t.size, MODES), np.nan)
     place = 0
     for name, (found, kind) in learned(models).items():
