@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from flowsim.problem import ProblemSpec as ProblemSpec
     from flowsim.report import plots as plots
     from flowsim.report.documents import verdict_table as verdict_table
+    from flowsim.report.explore import explore as explore
     from flowsim.tasks import JointLaw as JointLaw
     from flowsim.tasks import LengthLaw as LengthLaw
     from flowsim.tasks import LinearRegression as LinearRegression
@@ -168,6 +169,7 @@ _HOMES = {
     "flowsim.experiments.search": "Counterexample Edge Refutation Sharpening edge refute sharpen",
     "flowsim.experiments.sweep.maps": "Map sweep",
     "flowsim.report.documents": "verdict_table",
+    "flowsim.report.explore": "explore",
 }
 _ROOMS = {"plots": "flowsim.report.plots", "initialization": "flowsim.initialization"}
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()} | _ROOMS

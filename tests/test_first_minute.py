@@ -144,7 +144,7 @@ def test_a_mistyped_command_is_answered_by_the_nearest(capsys):
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "init", "claims", "check", "certify", "audit", "sweep", "refute", "sharpen"]
+    "command", ["run", "init", "claims", "check", "certify", "audit", "sweep", "explore", "refute", "sharpen"]
 )
 def test_no_help_shows_python_s_none(command, capsys):
     with pytest.raises(SystemExit):

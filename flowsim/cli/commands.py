@@ -272,6 +272,28 @@ def sweep(
     )
 
 
+def explore(
+    problem: ProblemFile,
+    /,
+    over: Axes,
+    out: Annotated[pathlib.Path, tyro.conf.arg(metavar="FILE.html")],
+    overrides: Overrides = (),
+    claims: Pattern = None,
+    quiet: bool = False,
+) -> int:
+    """Write a page with sliders over the flows of a grid of problems, for any browser, without a network.
+
+    Args:
+        problem: the problem file that all cells share, or FILE.py:NAME of a function that returns (loss, model).
+        over: a field and its values, as in `sweep`; repeat for each slider.
+        out: the page.
+        claims: show the margins of claims with a matching id; default a few that papers name.
+        quiet: print no progress.
+    """
+    of = {"over": sum(over, ()), "overrides": sum(overrides, ()), "claims": claims, "quiet": quiet}
+    return _of("sweep", "explore")(problem, out, **of)
+
+
 def refute(
     claim_id: ClaimId,
     /,
@@ -373,4 +395,4 @@ def cite(claim_ids: ClaimIds = (), /) -> int:
     return _of("claims", "cite")(claim_ids)
 
 
-COMMANDS = run, init, claims, check, certify, verify, audit, sweep, refute, sharpen, ablate, cite
+COMMANDS = run, init, claims, check, certify, verify, audit, sweep, explore, refute, sharpen, ablate, cite

@@ -1,4 +1,4 @@
-"""`flowsim sweep`: integrate a grid of problems and draw the map."""
+"""`flowsim sweep` and `flowsim explore`: integrate a grid of problems, and draw the map or write the page."""
 
 import collections
 import pathlib
@@ -7,14 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from flowsim._core.files import folder_of
+from flowsim._core.types import Document
 from flowsim.cli.common import FINISHED, UNFINISHED, part_of, print_json, tables_of
 from flowsim.cli.devices import Hosts, mesh_over
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.sweep import maps
 from flowsim.experiments.sweep.axes import GridAxis
+from flowsim.experiments.sweep.judged import Asked
 from flowsim.experiments.sweep.maps import Map
 from flowsim.experiments.sweep.planning import checked
 from flowsim.problem import toml
+from flowsim.report.explore import explored
 
 
 def sweep(
@@ -37,12 +40,9 @@ def sweep(
     """Integrate the problem over a grid of its fields and draw the map, or integrate a part of the grid. All files are
     written to the folder ``out``.
     """
-    tables = dict(tables_of(path))
-    for assignment in overrides:
-        toml.override(tables, assignment)
-    tables, axes = maps.tables_of(tables), tuple(GridAxis.parse(axis) for axis in over)
+    tables, axes = _grid(path, over, overrides)
     mesh = mesh_over(devices, Hosts())
-    plan = checked(tables, axes, claims, disk_budget, mesh)
+    plan = checked(tables, axes, Asked(claims), disk_budget, mesh)
     unfinished, part = Map(tables, axes, {}, out, claims), part_of(shard, out)
     with folder_of(out), executor_of(jobs, scheduler) as executor:
         if shard is not None:
@@ -70,6 +70,29 @@ def sweep(
         print(found.command(failed[0].tolist()))
         return UNFINISHED
     return FINISHED
+
+
+def explore(
+    path: pathlib.Path,
+    out: pathlib.Path,
+    *,
+    over: Sequence[str],
+    overrides: Sequence[str],
+    claims: str | None,
+    quiet: bool,
+) -> int:
+    """Write a page with sliders over the flows of the problem over a grid of its fields."""
+    tables, axes = _grid(path, over, overrides)
+    print(f"page: {explored(tables, axes, out, claims, not quiet)}")
+    return FINISHED
+
+
+def _grid(path: pathlib.Path, over: Sequence[str], overrides: Sequence[str]) -> tuple[Document, tuple[GridAxis, ...]]:
+    """What all cells share, and the axes."""
+    tables = dict(tables_of(path))
+    for assignment in overrides:
+        toml.override(tables, assignment)
+    return maps.tables_of(tables), tuple(GridAxis.parse(axis) for axis in over)
 
 
 def _what_is_missing(count: int, missing: Sequence[int], parts: int, shard: str) -> str:

@@ -6,7 +6,7 @@ import re
 from xml.etree import ElementTree
 
 from flowsim._core.latex import ESCAPES, latex, text_and_formulas
-from flowsim.claims import Verdict
+from flowsim.claims import Claim, Verdict
 from flowsim.papers.data import latex_of_name
 
 _TEXT = {**{written: character for character, written in ESCAPES.items()}, "``": "“", "''": "”"}
@@ -20,9 +20,9 @@ _ATTRIBUTES = {"accent", "displaystyle", "fence", "linethickness", "mathvariant"
 _ATTRIBUTES |= {"scriptlevel", "width"}
 
 
-def statement_in_html(verdict: Verdict) -> str:
-    """The statement of a verdict: its text escaped, its formulas in MathML."""
-    return _in_html(latex(verdict.statement))
+def statement_in_html(of: Verdict | Claim) -> str:
+    """The statement of a verdict or a claim: its text escaped, its formulas in MathML."""
+    return _in_html(latex(of.statement))
 
 
 def name_in_html(name: str) -> str:

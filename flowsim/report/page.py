@@ -1,6 +1,7 @@
 """report.html: a run as a self-contained page that reads like a page of a paper."""
 
 import base64
+import functools
 import itertools
 import math
 import os
@@ -54,29 +55,12 @@ def write_report(
 
     **Raises:** `ValueError` on a figure that a page cannot show.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {
-        "number": in_unicode,
-        "where": Verdict.where_text,
-        "citation": citation,
-        "anchor": lambda verdict: f"{verdict.id}-{verdict.form}",
-        "statement": statement_in_html,
-        "own_stop": own_stop,
-        "certificate": lambda verdict: f"{CERTIFICATES}/{certificate_name(verdict)}",
-        "name": name_in_html,
-    }
     ordered = sorted(verdicts, key=lambda verdict: ORDER.index(verdict.verdict))
     not_applicable = [verdict for verdict in ordered if verdict.verdict is Judgement.NOT_APPLICABLE]
     applicable = ordered[: len(ordered) - len(not_applicable)]
     leading = [name for name in _LEADING if name in figures] + [name for name in figures if name.startswith(SIDES)]
     shown = [*leading, *(name for name in figures if name not in leading)]
-    html = environment.get_template("report.html.jinja").render(
+    html = template("report.html.jinja").render(
         spec=spec,
         trajectory=trajectory,
         descends=trajectory.step_size is not None,
@@ -102,6 +86,29 @@ def write_report(
         versions=versions(),
     )
     write_whole(path, lambda file: file.write(html.encode()))
+
+
+@functools.cache
+def template(name: str) -> jinja2.Template:
+    """A template of this folder."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {
+        "number": in_unicode,
+        "where": Verdict.where_text,
+        "citation": citation,
+        "anchor": lambda verdict: f"{verdict.id}-{verdict.form}",
+        "statement": statement_in_html,
+        "own_stop": own_stop,
+        "certificate": lambda verdict: f"{CERTIFICATES}/{certificate_name(verdict)}",
+        "name": name_in_html,
+    }
+    return environment.get_template(name)
 
 
 def _captions(predictions: Predictions | None) -> dict[str, str]:

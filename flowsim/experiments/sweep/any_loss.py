@@ -15,7 +15,7 @@ from jaxtyping import Array, PyTree
 from flowsim._core.types import Scalar
 from flowsim.claims.evidence import padded
 from flowsim.claims.rates import decayed
-from flowsim.experiments.sweep.judged import Judged, chosen, record_of_claims
+from flowsim.experiments.sweep.judged import Asked, Judged, chosen, record_of_claims
 from flowsim.experiments.sweep.records import MapRecord, record
 from flowsim.flow.recording import uncertified
 from flowsim.flow.solvers.dense.kernel import DenseKernel, can_go_in_lockstep
@@ -58,7 +58,7 @@ def suits_lockstep(problem: Problem) -> bool:
     return can_go_in_lockstep(loss, start) and not (arrowhead or flow.solver == "explicit" or flow.atol)
 
 
-def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None, pattern: str | None) -> MapRecord:
+def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None, asked: Asked) -> MapRecord:
     """The records of cells. A flow that lockstep does not finish is integrated alone, as by ``flowsim run``.
 
     **Arguments:**
@@ -66,10 +66,10 @@ def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None, pattern: s
     - specs: the problems of the cells.
     - ends: what ends each flow, lanes on the first axis.
     - mesh: devices that share samples.
-    - pattern: of the ids of claims, as in `chosen`.
+    - asked: what is recorded.
     """
     problems = [spec.build(mesh=mesh) for spec in specs]
-    judged = chosen(pattern, problems)
+    judged = chosen(asked.claims, problems, asked.curves)
     found: list[MapRecord | None] = [None] * len(problems)
     groups = [group for members in _of_one_program(problems) for group in _groups(members)]
 

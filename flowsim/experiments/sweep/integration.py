@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from flowsim.experiments.sweep import any_loss, arrowheads
-from flowsim.experiments.sweep.judged import chosen
+from flowsim.experiments.sweep.judged import ASKED, Asked, chosen
 from flowsim.experiments.sweep.records import MapRecord, record
 from flowsim.flow.solvers.lockstep import Record
 from flowsim.flow.solvers.summary import Ends, Scales, Summary
@@ -131,7 +131,7 @@ def together(batches: Sequence[CellBatch], most: int) -> list[list[int]]:
 
 
 def run(
-    batches: Sequence[CellBatch], cells: Sequence[AbstractSpec], mesh: Mesh | None, pattern: str | None = None
+    batches: Sequence[CellBatch], cells: Sequence[AbstractSpec], mesh: Mesh | None, asked: Asked = ASKED
 ) -> list[MapRecord]:
     """Integrate batches of one shape: the records, with one row for each cell.
 
@@ -143,30 +143,30 @@ def run(
     - batches: the batches.
     - cells: the problems of all cells of the sweep.
     - mesh: the devices.
-    - pattern: of the ids of claims, as in `chosen`.
+    - asked: what is recorded.
     """
     members = [[cells[index] for index in batch.cells] for batch in batches]
     if batches[0].dimension is None:
-        return [any_loss.run(specs, jax.tree.map(np.asarray, _ends(specs)), mesh, pattern) for specs in members]
+        return [any_loss.run(specs, jax.tree.map(np.asarray, _ends(specs)), mesh, asked) for specs in members]
     devices = [None] * len(batches) if mesh is None else mesh.devices.flat
     # All are started before the first is waited for.
     begun = [
         _start_batch(batch, specs, device) for batch, specs, device in zip(batches, members, devices, strict=False)
     ]
-    return [_finish_batch(specs, *batch, pattern) for specs, batch in zip(members, begun, strict=True)]
+    return [_finish_batch(specs, *batch, asked) for specs, batch in zip(members, begun, strict=True)]
 
 
-def run_by_text(batch: CellBatch, problems: Sequence[str], pattern: str | None) -> MapRecord:
+def run_by_text(batch: CellBatch, problems: Sequence[str], asked: Asked) -> MapRecord:
     """As `run` for one batch in another process.
 
     **Arguments:**
 
     - batch: the batch.
     - problems: the texts of the files of its cells.
-    - pattern: of the ids of claims.
+    - asked: what is recorded.
     """
     cells = [spec_of(toml.parse(problem)) for problem in problems]
-    return run([dataclasses.replace(batch, cells=tuple(range(len(cells))))], cells, None, pattern)[0]
+    return run([dataclasses.replace(batch, cells=tuple(range(len(cells))))], cells, None, asked)[0]
 
 
 def _start_batch(
@@ -187,16 +187,16 @@ def _finish_batch(
     found: tuple[Summary, Scales, Record],
     groups: Sequence[arrowheads.Group],
     rtol: Array,
-    pattern: str | None,
+    asked: Asked,
 ) -> MapRecord:
     """The records of a batch. A flow with more steps than were recorded is integrated again, alone."""
     summary, scales, steps = jax.tree.map(np.asarray, found)
-    judged = chosen(pattern, [specs[0].build()])
+    judged = chosen(asked.claims, [specs[0].build()], asked.curves)
     rows = record(summary, scales, np.asarray(rtol))
     for group in groups:
         for name, values in arrowheads.record_of_group(judged, group, steps).items():
             if name not in rows:
-                rows[name] = np.zeros(rtol.size, values.dtype)
+                rows[name] = np.zeros((rtol.size, *values.shape[1:]), values.dtype)
             rows[name][group.lanes] = values
     for lane in np.flatnonzero(~steps.whole[: len(specs)]).tolist():
         for name, (value,) in any_loss.alone(specs[lane].build(), judged).items():

@@ -14,6 +14,7 @@ from flowsim import papers
 from flowsim._core.types import Scalar
 from flowsim.claims import Claim
 from flowsim.experiments.margins import seen, traced_start
+from flowsim.experiments.sweep.courses import COURSE, courses
 from flowsim.experiments.sweep.records import MapRecord
 from flowsim.flow.recording import uncertified
 from flowsim.flow.solvers.summary import is_known
@@ -28,9 +29,12 @@ _ENTRIES = 2**22  # numbers in the models along flows that are judged at once
 class Judged:
     """The claims of a sweep by the names of their margins in the map. Of several claims with one name, at most one
     covers a loss.
+
+    **Arguments:** claims: by name; curves: whether the course of each flow is recorded too.
     """
 
-    def __init__(self, claims: Mapping[str, Sequence[Claim]]):
+    def __init__(self, claims: Mapping[str, Sequence[Claim]], curves: bool = False):
+        self.curves = curves
         self.claims = {name: tuple(of_name) for name, of_name in claims.items()}
         self._key = tuple((name, *map(id, of_name)) for name, of_name in self.claims.items())
 
@@ -43,6 +47,19 @@ class Judged:
     def parts(self) -> "list[Judged]":
         """Each name alone."""
         return [Judged({name: of_name}) for name, of_name in self.claims.items()]
+
+
+class Asked(NamedTuple):
+    """What a sweep records besides where each flow ends.
+
+    **Fields:** claims: a pattern of ids, as in `chosen`; curves: whether to record the course of each flow.
+    """
+
+    claims: str | None = None
+    curves: bool = False
+
+
+ASKED = Asked()
 
 
 class Left(NamedTuple):
@@ -64,10 +81,10 @@ class Left(NamedTuple):
     which: Array
 
 
-def chosen(pattern: str | None, problems: Iterable[Problem]) -> Judged:
+def chosen(pattern: str | None, problems: Iterable[Problem], curves: bool = False) -> Judged:
     """The claims about some problems whose ids match a pattern. Without a pattern, those that papers name for maps."""
     if pattern is None:
-        return Judged(papers.MAPPED)
+        return Judged(papers.MAPPED, curves)
     problems = list(problems)
     own = [claim for problem in problems[:1] for claim in problem.spec.own(Claim) if not claim.of_descent]
     found: dict[str, list[Claim]] = {}
@@ -75,7 +92,7 @@ def chosen(pattern: str | None, problems: Iterable[Problem]) -> Judged:
         if fnmatch.fnmatchcase(claim.id, pattern) and any(claim.is_about(problem.start) for problem in problems):
             name = claim.id if claim.form == "printed" else f"{claim.id}.{claim.form}"
             found.setdefault(name, []).append(claim)
-    return Judged(found)
+    return Judged(found, curves)
 
 
 def dtypes(judged: Judged) -> dict[str, np.dtype]:
@@ -86,6 +103,7 @@ def dtypes(judged: Judged) -> dict[str, np.dtype]:
         **{f"met_{name}": np.dtype(bool) for name in judged.claims},
         **{name: np.dtype(float) for name in ("smallest_margin", "smallest_margin_time")},
         "smallest_margin_name": np.dtype(f"<U{max(map(len, ids))}"),
+        **(COURSE if judged.curves else {}),
     }
 
 
@@ -102,6 +120,8 @@ def record_of_claims(
     - subtracted: as in `flowsim.flow.solvers.summary.rounding_of`.
     """
     columns = {name: np.asarray(values) for name, values in _columns(losses, runs).items()}
+    if judged.curves:
+        columns |= courses(runs)
     names = tuple(judged.claims)
     if not names:
         return columns

@@ -90,7 +90,7 @@ def _difference(one: Tables, other: Tables) -> str | None:
     """The first axis or field in which two sweeps differ."""
     left, right = (
         {f"the axis {axis['field']}": (place, axis["values"]) for place, axis in enumerate(document["axes"])}
-        | {"--claims": document["claims"]}
+        | {"--claims": document["claims"], "curves": document.get("curves")}
         | dict(toml.flat(document["problem"]))
         for document in (one, other)
     )

@@ -34,6 +34,7 @@ from flowsim.experiments.executors import Executor, gathered
 from flowsim.experiments.sweep import integration
 from flowsim.experiments.sweep.axes import GridAxis, grid_shape, specs
 from flowsim.experiments.sweep.integration import CellBatch
+from flowsim.experiments.sweep.judged import Asked
 from flowsim.experiments.sweep.kept import KeptBatches, check_marker
 from flowsim.experiments.sweep.planning import SweepPlan, checked
 from flowsim.experiments.sweep.records import DTYPES, MapRecord
@@ -53,6 +54,7 @@ class Map:
     - quantities: arrays by name in the shape of the grid; ``docs/maps.md`` lists them.
     - folder: the folder of the map.
     - claims: the pattern of the ids of claims, None for those that papers name.
+    - curves: whether the course of each flow is among the quantities.
     """
 
     tables: Tables
@@ -60,6 +62,7 @@ class Map:
     quantities: MapRecord
     folder: pathlib.Path
     claims: str | None = None
+    curves: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -109,7 +112,7 @@ class Map:
         names = [axis.field for axis in self.axes]
         text = lambda value: toml.write_value(value) if isinstance(value, list | dict) else value
         return extra("xarray").Dataset(
-            {name: (names, array) for name, array in self.quantities.items()},
+            {name: ([*names, "row", "mode"][: array.ndim], array) for name, array in self.quantities.items()},
             coords={axis.field: list(map(text, axis.values)) for axis in self.axes},
             attrs={"problem": toml.write(self.tables)},
         )
@@ -132,7 +135,9 @@ class Map:
         metadata = _metadata_of(arrays, path)
         quantities = {name: array for name, array in arrays.items() if name != "metadata"}
         axes = tuple(GridAxis(axis["field"], tuple(axis["values"])) for axis in metadata["axes"])
-        return Map(metadata["problem"], axes, quantities, path.parent, metadata["claims"])
+        return Map(
+            metadata["problem"], axes, quantities, path.parent, metadata["claims"], metadata.get("curves", False)
+        )
 
     def _places(self, index: int | Sequence[int]) -> tuple[int, ...]:
         given = (index,) if isinstance(index, int | np.integer) else tuple(index)
@@ -148,6 +153,7 @@ def sweep(
     *,
     out: str | os.PathLike,
     claims: str | None = None,
+    curves: bool = False,
     resume: bool = False,
     disk_budget: float = DISK_BUDGET,
     progress: bool = False,
@@ -169,6 +175,7 @@ def sweep(
     - out: a folder for ``map.npz``.
     - claims: a pattern of the ids of claims, of papers or in the file of the problem, whose margins are recorded. By
       default a few that papers name for maps.
+    - curves: also record the course of each flow, its excess and its modes at some of its times.
     - resume: continue the sweep in the folder.
     - disk_budget: the largest size of the map in MB.
     - progress: whether to show a progress bar.
@@ -185,8 +192,8 @@ def sweep(
         GridAxis.parse(f"{field}={values}") if isinstance(values, str) else GridAxis.of(field, values)
         for field, values in axes.items()
     )
-    plan = checked(tables, parsed, claims, disk_budget, mesh)
-    return entered(Map(tables, parsed, {}, pathlib.Path(out), claims), plan, resume, progress, mesh, executor)
+    plan = checked(tables, parsed, Asked(claims, curves), disk_budget, mesh)
+    return entered(Map(tables, parsed, {}, pathlib.Path(out), claims, curves), plan, resume, progress, mesh, executor)
 
 
 def tables_of(problem: AbstractSpec | Tables) -> Document:
@@ -282,7 +289,8 @@ def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:
 def _document(sweep: Map) -> Document:
     """The data that identify a sweep, in the form of JSON."""
     axes = [dataclasses.asdict(axis) for axis in sweep.axes]
-    return json.loads(json.dumps({"problem": dict(sweep.tables), "axes": axes, "claims": sweep.claims}))
+    asked = {"claims": sweep.claims, "curves": sweep.curves}
+    return json.loads(json.dumps({"problem": dict(sweep.tables), "axes": axes, **asked}))
 
 
 def _kept(sweep: Map, plan: SweepPlan) -> KeptBatches:
@@ -344,7 +352,7 @@ def finish(
         # Claims about one model have no margin in cells of another.
         none = np.asarray(np.nan if kind.kind == "f" else kind.type(), kind)
         found = np.concatenate([part.get(name, np.full(part["outcome"].size, none)) for part in parts])
-        quantities[name] = found[order].reshape(unfinished.shape)
+        quantities[name] = found[order].reshape(unfinished.shape + found.shape[1:])
     finished = dataclasses.replace(unfinished, quantities=quantities)
     finished.save()
     shutil.rmtree(folder / "cells")
@@ -371,10 +379,10 @@ def _records(
 ) -> Iterator[tuple[int, MapRecord]]:
     """The record of each batch, with its number."""
     if executor is not None:
-        calls = [(batch, [plan.cells[index].to_toml() for index in batch.cells], plan.claims) for batch in batches]
+        calls = [(batch, [plan.cells[index].to_toml() for index in batch.cells], plan.asked) for batch in batches]
         yield from gathered(executor, integration.run_by_text, calls)
         return
     for numbers in integration.together(batches, 1 if mesh is None else mesh.size):
         # One at a time on each device: XLA spreads a batch over the cores, and two batches can wait for each other.
-        fresh = integration.run([batches[number] for number in numbers], plan.cells, mesh, plan.claims)
+        fresh = integration.run([batches[number] for number in numbers], plan.cells, mesh, plan.asked)
         yield from zip(numbers, fresh, strict=True)

@@ -12,24 +12,24 @@ from flowsim._core.types import Tables
 from flowsim.experiments.sweep import integration
 from flowsim.experiments.sweep.axes import GridAxis, grid_shape, specs
 from flowsim.experiments.sweep.integration import CellBatch
-from flowsim.experiments.sweep.judged import chosen, dtypes
+from flowsim.experiments.sweep.judged import Asked, chosen, dtypes
 from flowsim.experiments.sweep.kept import OF_BATCHES
 from flowsim.experiments.sweep.records import DTYPES
 from flowsim.problem import AbstractSpec, known_fields
 
 
 class SweepPlan(NamedTuple):
-    """The problems of all cells, the last axis varying fastest; the batches in which they are integrated; and the
-    pattern of the claims.
+    """The problems of all cells, the last axis varying fastest; the batches in which they are integrated; and what is
+    recorded.
     """
 
     cells: list[AbstractSpec]
     batches: list[CellBatch]
-    claims: str | None
+    asked: Asked
 
 
 def checked(
-    tables: Tables, axes: tuple[GridAxis, ...], claims: str | None, disk_budget: float, mesh: Mesh | None
+    tables: Tables, axes: tuple[GridAxis, ...], asked: Asked, disk_budget: float, mesh: Mesh | None
 ) -> SweepPlan:
     """The plan of a sweep.
 
@@ -37,7 +37,7 @@ def checked(
 
     - tables: what all cells share.
     - axes: what varies.
-    - claims: a pattern of ids.
+    - asked: what is recorded.
     - disk_budget: in MB.
     - mesh: devices that share samples.
 
@@ -60,15 +60,15 @@ def checked(
     count = math.prod(grid_shape(axes))
     _check_size(count, tuple(DTYPES.values()), disk_budget)
     cells = list(specs(tables, axes))
-    judged = chosen(claims, [spec.build(mesh=mesh) for spec in _of_each_model(cells)])
+    judged = chosen(asked.claims, [spec.build(mesh=mesh) for spec in _of_each_model(cells)], asked.curves)
     if not judged.claims:
-        refuse("--claims", "a pattern of the id of some claim about these models", f'none matches "{claims}"')
+        refuse("--claims", "a pattern of the id of some claim about these models", f'none matches "{asked.claims}"')
     known = DTYPES | dtypes(judged)
     _check_size(count, tuple(known.values()), disk_budget)
     for name in cells[0].observables:
         if name in (*known, *OF_BATCHES, "metadata"):
             refuse("OBSERVABLES", "names that no array of a map has", f'one is "{name}"')
-    return SweepPlan(cells, integration.plan(cells, mesh), claims)
+    return SweepPlan(cells, integration.plan(cells, mesh), asked)
 
 
 def _check_size(count: int, kinds: tuple[np.dtype, ...], disk_budget: float) -> None:

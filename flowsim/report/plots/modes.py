@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable, Mapping
 
-import equinox as eqx
 import numpy as np
 from jaxtyping import ArrayLike
 from matplotlib.axes import Axes
@@ -11,14 +10,12 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import TwoSlopeNorm
 
 from flowsim._core.types import Options
+from flowsim.experiments.modes import learned, matrices_of
 from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory, weights
-from flowsim.models import LinearAttention
 from flowsim.report.plots.axes import time_axis
 from flowsim.report.plots.flows import Sized, on_axes, positive
 
-_LARGEST = 64  # rows or columns of a matrix that is drawn
-_MOST = 6  # matrices
 _SMALL = 1e-14  # of the largest: a singular value that is rounding
 _GAP = 0.12  # between two matrices, of a matrix's width
 
@@ -29,7 +26,7 @@ def of_matrices(trajectory: Trajectory, limits: Mapping[str, ArrayLike]) -> dict
 
     **Arguments:** trajectory: the flow; limits: the weights that the flow is predicted to tend to, by name.
     """
-    if not (found := _matrices(weights(trajectory.models))):
+    if not (found := matrices_of(weights(trajectory.models))):
         return {}
     size = 1.2 + 1.9 * (2 + bool(_limits(found, limits))), 0.4 + 1.9 * len(found)
     pictures: dict[str, Callable[..., Axes]] = {"modes": functools.partial(modes, trajectory=trajectory)}
@@ -43,7 +40,7 @@ def modes(axes: Axes, trajectory: Trajectory) -> Axes:
     """The eigenvalues over time of u_{-1} U11, if it is symmetric, for one layer of linear attention; for other models
     the singular values of each matrix.
     """
-    t, shown = counted(trajectory)[0], _learned(trajectory)
+    t, shown = counted(trajectory)[0], learned(trajectory.models)
     for index, (name, (values, _)) in enumerate(shown.items()):
         look: Options = {"color": f"C{index % 6}", "marker": "o" if t.size == 1 else ""}
         for number, curve in enumerate(values.T):
@@ -71,7 +68,7 @@ def matrices(axes: Axes, trajectory: Trajectory, limits: Mapping[str, ArrayLike]
     - trajectory: the flow.
     - limits: the weights that the flow is predicted to tend to, by name; others are ignored.
     """
-    found = _matrices(weights(trajectory.models))
+    found = matrices_of(weights(trajectory.models))
     states = {"start": {name: m[0] for name, m in found.items()}, "end": {name: m[-1] for name, m in found.items()}}
     if known := _limits(found, limits):
         states["limit"] = known
@@ -93,37 +90,7 @@ def matrices(axes: Axes, trajectory: Trajectory, limits: Mapping[str, ArrayLike]
     return axes
 
 
-def _learned(trajectory: Trajectory) -> dict[str, tuple[np.ndarray, str]]:
-    """The values of each matrix at each time, and what they are."""
-    models = trajectory.models
-    if isinstance(models, LinearAttention):
-        V = np.asarray(models.u_minus1)[:, None, None] * np.asarray(models.U11)
-        if np.max(np.abs(V - np.swapaxes(V, 1, 2))) <= 1e-9 * np.max(np.abs(V), initial=0.0):
-            return {"$u_{-1} U_{11}$": (np.linalg.eigvalsh((V + np.swapaxes(V, 1, 2)) / 2), "eigenvalues")}
-        return {"$u_{-1} U_{11}$": (np.linalg.svd(V, compute_uv=False), "singular values")}
-    found = _matrices(weights(models))
-    return {name: (np.linalg.svd(matrix, compute_uv=False), "singular values") for name, matrix in found.items()}
-
-
-def _matrices(named: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-    """The matrices by name, each (times, rows, columns): those of several layers or heads one by one. Of more than a
-    picture has room for, the first.
-    """
-    found: dict[str, np.ndarray] = {}
-    for name, leaf in named.items():
-        if not eqx.is_inexact_array_like(leaf) or np.ndim(leaf) < 3:
-            continue
-        stack = np.asarray(leaf)
-        rows, columns = stack.shape[-2:]
-        if not (1 < max(rows, columns) <= _LARGEST) or not np.all(np.isfinite(stack)):
-            continue
-        each = stack.reshape(stack.shape[0], -1, rows, columns)
-        for number in range(each.shape[1]):
-            found[f"{name}[{number}]" if each.shape[1] > 1 else name] = each[:, number]
-    return dict(list(found.items())[:_MOST])
-
-
 def _limits(found: Mapping[str, np.ndarray], limits: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
     """The limits of the matrices that are drawn, by their names."""
-    known = _matrices({name: np.asarray(limit, dtype=float)[None] for name, limit in limits.items()})
+    known = matrices_of({name: np.asarray(limit, dtype=float)[None] for name, limit in limits.items()})
     return {name: known[name][0] for name in found if name in known and known[name][0].shape == found[name].shape[1:]}

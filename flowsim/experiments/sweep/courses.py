@@ -1,0 +1,89 @@
+"""The course of each flow of a sweep: some of its times, with the excess and the modes there."""
+
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from flowsim.experiments.modes import learned
+from flowsim.experiments.sweep.records import MapRecord
+from flowsim.flow.trajectory import Trajectory
+
+ROWS, MODES = 64, 16  # at most, of a flow
+_LOOKED_AT = 512  # rows of a longer flow
+_SAID = 512  # characters
+
+COURSE = {
+    "curve_t": np.dtype((float, (ROWS,))),
+    "curve_value": np.dtype((float, (ROWS,))),
+    "curve_modes": np.dtype((float, (ROWS, MODES))),
+    "curve_is_excess": np.dtype(bool),
+    "curve_names": np.dtype(f"<U{_SAID}"),
+}
+
+
+def courses(runs: Trajectory) -> MapRecord:
+    """The columns of a map about the course of flows.
+
+    curve_t, curve_value: rows of each flow, NaN after its last; curve_is_excess: whether the values are the excess, as
+    they are where it is known, or else the loss; curve_modes: what the model learns, NaN after the last mode;
+    curve_names: the name, the kind and the number of the modes of each matrix, and how many it has, in JSON.
+
+    **Arguments:** runs: the flows, with lanes on the first axis.
+    """
+    runs = jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, runs)
+    lanes = [_course(*_of_lane(runs, lane)) for lane in range(runs.t.shape[0])]
+    return {name: np.stack([np.asarray(lane[name], kind.base) for lane in lanes]) for name, kind in COURSE.items()}
+
+
+def _of_lane(runs: Trajectory, lane: int) -> tuple[np.ndarray, np.ndarray, bool, PyTree]:
+    """The times, the values, whether these are the excess, and the models, without the rows that repeat the end."""
+    t, excess = np.asarray(runs.t[lane]), np.asarray(runs.excess[lane])
+    known = bool(np.any(excess > 0))
+    values = excess if known else np.asarray(runs.loss[lane])
+    weights = [leaf[lane].reshape(t.size, -1) for leaf in jax.tree.leaves(runs.models) if isinstance(leaf, np.ndarray)]
+    finite = np.all([np.isfinite(values), *(np.all(np.isfinite(leaf), axis=1) for leaf in weights)], axis=0)
+    new = finite[1:] & ((np.diff(t) != 0) | (np.diff(values) != 0))
+    rows = np.concatenate([[0], np.flatnonzero(new) + 1])
+    if rows.size > _LOOKED_AT:
+        rows = rows[_spread(np.arange(rows.size), _LOOKED_AT)]
+    pick = lambda leaf: jnp.asarray(leaf[lane][rows]) if isinstance(leaf, np.ndarray) else leaf
+    return t[rows], values[rows], known, jax.tree.map(pick, runs.models)
+
+
+def _course(t: np.ndarray, values: np.ndarray, known: bool, models: PyTree) -> dict[str, object]:
+    names, modes = [], np.full((t.size, MODES), np.nan)
+    place = 0
+    for name, (found, kind) in learned(models).items():
+        # The largest at the end, in their order.
+        largest = np.sort(np.argsort(-np.abs(found[-1]), kind="stable")[: MODES - place])
+        modes[:, place : place + largest.size] = found[:, largest]
+        place += largest.size
+        names.append([name, kind, largest.size, found.shape[1]])
+    if len(json.dumps(names)) > _SAID:
+        names = [[f"matrix {number}", *rest] for number, (_, *rest) in enumerate(names, 1)]
+    # Rows are dense where a curve bends, on logarithmic axes.
+    with np.errstate(all="ignore"):
+        path = np.arange(t.size) / t.size + sum(map(_path, (np.log(t), np.log(values), *modes.T)))
+    rows = _spread(path, ROWS)
+    fill = lambda array: np.concatenate([array[rows], np.full((ROWS - rows.size, *array.shape[1:]), np.nan)])
+    course = {"curve_t": fill(t), "curve_value": fill(values), "curve_modes": fill(modes)}
+    return course | {"curve_is_excess": known, "curve_names": json.dumps(names)}
+
+
+def _path(curve: np.ndarray) -> np.ndarray:
+    """The length of a curve up to each row, as a share of its range; steps of unknown length count as zero."""
+    known = curve[np.isfinite(curve)]
+    width = np.ptp(known) if known.size else 0.0
+    steps = np.abs(np.diff(curve, prepend=curve[:1])) / (width or 1.0)
+    return np.cumsum(np.where(np.isfinite(steps), steps, 0.0))
+
+
+def _spread(path: np.ndarray, most: int) -> np.ndarray:
+    """At most so many rows at nearly equal distances along a path that increases, with the first and the last."""
+    if path.size <= most:
+        return np.arange(path.size)
+    return np.unique(np.searchsorted(path, np.linspace(path[0], path[-1], most)).clip(0, path.size - 1))

@@ -1,0 +1,310 @@
+"""A self-contained page with sliders over the flows of a grid."""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import pathlib
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, SupportsFloat
+
+import equinox as eqx
+import jax
+import markupsafe
+import numpy as np
+
+from flowsim._core.checks import refuse
+from flowsim._core.documents import origin, versions
+from flowsim._core.files import folder_of, write_whole
+from flowsim._core.text import value_text
+from flowsim._core.types import Document, Tables
+from flowsim.claims import Claim
+from flowsim.experiments.modes import learned
+from flowsim.experiments.sweep import maps
+from flowsim.experiments.sweep.axes import GridAxis, grid_shape
+from flowsim.experiments.sweep.courses import MODES, ROWS
+from flowsim.experiments.sweep.judged import Asked, chosen
+from flowsim.experiments.sweep.maps import Map
+from flowsim.experiments.sweep.planning import SweepPlan, checked
+from flowsim.flow.trajectory import Status
+from flowsim.papers import predictions_of
+from flowsim.problem import AbstractSpec, Problem, ProblemSpec, toml
+from flowsim.report.mathml import name_in_html, statement_in_html
+from flowsim.report.page import template
+
+MOST_BYTES = 2_000_000
+_FEWEST_ROWS = 16  # of a flow
+_NUMBER, _CELL = 8, 160  # bytes of a number, and of a cell without its rows
+_GRID_OF_ROWS = (ROWS, 48, 32, 24, _FEWEST_ROWS)
+_FLAT = 0.999  # of the value at the start, above which a flow has not begun to move
+_DECADES = 18  # below the largest value, that are drawn
+_SMALL = 1e-14  # of the largest: a singular value that is rounding
+_CURVED = 20.0  # the ratio of values from which on an axis is logarithmic
+_RELATIONS = {"<=": "≤", ">=": "≥"}
+_PLAIN = {"$u_{-1} U_{11}$": "u₋₁ U₁₁"}
+
+
+def explore(
+    problem: AbstractSpec | Tables,
+    over: Mapping[str, Iterable[Any] | str],
+    *,
+    out: str | os.PathLike,
+    claims: str | None = None,
+    progress: bool = False,
+) -> pathlib.Path:
+    """Write a page with a slider for each axis of a grid of problems: the loss with the envelope that a paper promises,
+    what the model learns, the margins of claims, and whether their hypotheses are met.
+
+    The page is one file of at most 2 MB that needs neither a server nor the network. The flows are those of `sweep`:
+    its finished batches stay in a folder next to the page until it is written, and the same call uses them. A margin
+    is an estimate; a verdict is given by `run` or `check` alone.
+
+    **Arguments:**
+
+    - problem: what all cells share, as for `sweep`.
+    - over: dotted names of fields with their values, as for `sweep`.
+    - out: the page, a name that ends with .html.
+    - claims: a pattern of the ids of claims whose margins are shown, as for `sweep`.
+    - progress: whether to show a progress bar.
+
+    **Returns:** the path of the page.
+
+    **Raises:** `ProblemError`, a `ValueError`, in one line, before anything is integrated.
+    """
+    axes = tuple(
+        GridAxis.parse(f"{field}={values}") if isinstance(values, str) else GridAxis.of(field, values)
+        for field, values in over.items()
+    )
+    return explored(maps.tables_of(problem), axes, pathlib.Path(out), claims, progress)
+
+
+def explored(
+    tables: Document, axes: tuple[GridAxis, ...], out: pathlib.Path, claims: str | None, progress: bool
+) -> pathlib.Path:
+    """As `explore`, of a problem as tables and of axes."""
+    if out.suffix != ".html" or out.is_dir():
+        refuse("--out", "a file that ends with .html", f"it is {out}")
+    _check_size(math.prod(grid_shape(axes)), 0, 0)  # before so many problems are built
+    plan = checked(tables, axes, Asked(claims, curves=True), maps.DISK_BUDGET, None)
+    problems = [spec.build() for spec in plan.cells]
+    named = _said(chosen(claims, problems).claims, problems)
+    modes = max(_count_of_modes(problem) for problem in (problems[0], problems[-1]))
+    _check_size(len(problems), modes, len(named))
+    # Each grid has its own folder: the batches of another grid, or of other software, are not in the way.
+    digest = hashlib.sha256(origin([claims, *(spec.identity for spec in plan.cells)]).encode()).hexdigest()
+    unfinished = Map(tables, axes, {}, out.with_name(f"{out.name}.{digest[:12]}.parts"), claims, curves=True)
+    with folder_of(out.parent):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        found = maps.entered(unfinished, plan, True, progress, None, None)
+        html = _fitting(found, plan, problems, named)
+        write_whole(out, lambda file: file.write(html))
+    for file in ("map.npz", "sweep.json", "problem.toml"):
+        (found.folder / file).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        found.folder.rmdir()
+    return out
+
+
+def _said(named: Mapping[str, Sequence[Claim]], problems: Sequence[Problem]) -> dict[str, list[Claim]]:
+    """The claims about some of the problems, by the names of their margins."""
+    kinds = {(type(problem.loss), type(problem.start)): problem for problem in problems}.values()
+    about = lambda claim: any(claim.foreign(problem.loss, problem.start) is None for problem in kinds)
+    found = {name: [claim for claim in claims if about(claim)] for name, claims in named.items()}
+    return {name: claims for name, claims in found.items() if claims}
+
+
+def _check_size(cells: int, modes: int, claims: int) -> None:
+    """Refuse a grid whose page is too large even with few rows of each flow."""
+    least = cells * (_CELL + _NUMBER * (_FEWEST_ROWS * (2 + modes) + claims))
+    if least > MOST_BYTES:
+        came = f"its {cells} cells take about {least / 1e6:.2g} MB"
+        refuse("the page", f"at most {MOST_BYTES / 1e6:g} MB", f"{came}: take fewer values with --over")
+
+
+def _count_of_modes(problem: Problem) -> int:
+    once = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, problem.start)
+    return min(sum(values.shape[1] for values, _ in learned(once).values()), MODES)
+
+
+def _fitting(found: Map, plan: SweepPlan, problems: Sequence[Problem], named: Mapping[str, Sequence[Claim]]) -> bytes:
+    """The page with as many rows of each flow as it has room for."""
+    size = 0
+    data = _data(found, problems, named)
+    for rows in _GRID_OF_ROWS:
+        page = _page(found, plan, data | {"cells": [_thinned(cell, rows) for cell in data["cells"]]}, named).encode()
+        if (size := len(page)) <= MOST_BYTES:
+            return page
+    refuse(
+        "the page", f"at most {MOST_BYTES / 1e6:g} MB", f"it takes {size / 1e6:.3g} MB: take fewer values with --over"
+    )
+
+
+def _page(found: Map, plan: SweepPlan, data: Document, named: Mapping[str, Sequence[Claim]]) -> str:
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    shown = [
+        {
+            "ids": ", ".join(dict.fromkeys(claim.id for claim in named[name])),
+            "statement": statement_in_html(named[name][0]),
+        }
+        for name in data["claims"]
+    ]
+    return template("explore.html.jinja").render(
+        axes=data["axes"],
+        count=len(plan.cells),
+        problem=", ".join(dict.fromkeys(map(_what, plan.cells))),
+        claims=shown,
+        toml=toml.write(found.tables),
+        versions=versions(),
+        # A script ends at its first "</".
+        data=markupsafe.Markup(text.replace("<", "\\u003c")),
+    )
+
+
+def _what(spec: AbstractSpec) -> str:
+    return spec.model.architecture if isinstance(spec, ProblemSpec) else spec.heading.splitlines()[0]
+
+
+class _Numbered:
+    """Different values with their numbers, in the order in which they came."""
+
+    def __init__(self):
+        self._numbers: dict[str, int] = {}
+
+    def __call__(self, value: str) -> int:
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+
+def _data(found: Map, problems: Sequence[Problem], named: Mapping[str, Sequence[Claim]]) -> Document:
+    """What the page shows: axes, texts, the ends of its axes, and the cells, the last axis varying fastest."""
+    flat = {
+        name: array.reshape(len(problems), *array.shape[len(found.shape) :]) for name, array in found.quantities.items()
+    }
+    said = [name for name in named if np.any(np.isfinite(flat[f"margin_{name}"]))]
+    texts, names = _Numbered(), _Numbered()
+    cells = []
+    for place, problem in enumerate(problems):
+        row = {name: array[place] for name, array in flat.items()}
+        t, y, modes = _rows(row)
+        ended = f"Outcome: {row['outcome']} ({Status(str(row['status'])).in_words})."
+        cell = {
+            "t": t,
+            "y": y,
+            "m": modes,
+            "excess": bool(row["curve_is_excess"]),
+            "names": names(str(row["curve_names"])),
+            "end": texts(ended),
+            "margins": [_short(row[f"margin_{name}"]) for name in said],
+            "met": [int(row[f"met_{name}"]) for name in said],
+        }
+        cells.append(cell | _promised(problem, bool(row["curve_is_excess"]), texts))
+    axes = [
+        {
+            "field": axis.field,
+            "texts": [value_text(value) for value in axis.values],
+            "sets": [shlex.quote(axis.as_text(place)) for place in range(len(axis.values))],
+        }
+        for axis in found.axes
+    ]
+    learned_names = [[[_PLAIN.get(name, name), *rest] for name, *rest in json.loads(one)] for one in names]
+    return {
+        "axes": axes,
+        "view": _view(cells),
+        "texts": list(texts),
+        "names": learned_names,
+        "claims": said,
+        "cells": cells,
+    }
+
+
+def _rows(row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The times, values and modes of a cell, without what fills its arrays."""
+    count = int(np.sum(np.isfinite(row["curve_t"])))
+    modes = row["curve_modes"][:count]
+    return row["curve_t"][:count], row["curve_value"][:count], modes[:, np.isfinite(modes[0])].T
+
+
+def _promised(problem: Problem, known: bool, texts: _Numbered) -> Document:
+    """What a paper says about a cell before anything is integrated: the rate of its envelope, 0 without one, and what
+    it requires of the start.
+
+    **Arguments:** known: whether the excess is known; texts: the texts of the page.
+    """
+    predicted = predictions_of(problem)
+    if predicted is None:
+        return {"rate": 0, "conditions": []}
+    relation = lambda one: _RELATIONS.get(one.relation, one.relation)
+    conditions = [
+        [texts(name_in_html(one.name)), _short(one.value), relation(one), _short(one.bound), int(bool(one.met))]
+        for one in predicted.conditions
+    ]
+    # The formula of a rate may have a value where what it requires is not met.
+    promised = known and all(bool(one.met) for one in predicted.conditions) and 0 < predicted.rate.value < math.inf
+    if not promised:
+        return {"rate": 0, "conditions": conditions}
+    source = texts(f"{predicted.rate.source} of {predicted.paper}")
+    return {"rate": _short(predicted.rate.value, 7), "source": source, "conditions": conditions}
+
+
+def _view(cells: Sequence[Document]) -> Document:
+    """The ends of the axes, the same for all cells, and whether they are logarithmic: [low, high, logarithmic] of the
+    loss and of the modes, None where there is nothing to draw, and [low, high] of time.
+    """
+    begins, ends = [], []
+    for cell in cells:
+        t, y = cell["t"], cell["y"]
+        if np.any(t > 0):
+            moved = (t > 0) & (np.abs(y - y[0]) >= (1 - _FLAT) * np.abs(y[0]))
+            begins.append(np.min(t[moved if np.any(moved) else t > 0]) / 3)
+            ends.append(t[-1])
+    low, high = min(begins, default=0.1), max(ends, default=1.0)
+    values = np.concatenate([cell["y"] for cell in cells])
+    values = values[np.isfinite(values)]
+    modes = np.concatenate([cell["m"].ravel() for cell in cells])
+    excess = any(cell["excess"] for cell in cells)
+    return {
+        "t": [_short(low), _short(max(high, 10 * low))],
+        "y": _ends(values, excess or bool(values.size and np.min(values) > 0)),
+        "m": _ends(modes, bool(modes.size and np.min(modes) >= 0 and _curved(modes))),
+    }
+
+
+def _curved(values: np.ndarray) -> bool:
+    seen = values[values > _SMALL * np.max(values)]
+    return bool(seen.size and np.max(seen) > _CURVED * np.min(seen))
+
+
+def _ends(values: np.ndarray, logarithmic: bool) -> list[float | bool | None] | None:
+    if logarithmic:
+        values = values[values > 0]
+    if not values.size:
+        return None
+    low, high = float(np.min(values)), float(np.max(values))
+    if logarithmic:
+        return [_short(max(low, high * 10.0**-_DECADES) / 1.5), _short(max(high, low * 1.1) * 1.5), True]
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return [_short(low - room), _short(high + room), False]
+
+
+def _thinned(cell: Document, most: int) -> Document:
+    """A cell in JSON's types, with at most so many rows."""
+    count = cell["t"].size
+    rows = np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
+    numbers = {
+        "t": [_short(value, 5) for value in cell["t"][rows]],
+        "y": [_short(value) for value in cell["y"][rows]],
+        "m": [[_short(value) for value in mode[rows]] for mode in cell["m"]],
+    }
+    return cell | numbers
+
+
+def _short(value: SupportsFloat, digits: int = 4) -> float | int | None:
+    """A number in few digits; None if it is not finite."""
+    if not math.isfinite(value := float(value)):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e6 else short
