@@ -21,7 +21,8 @@ from helpers import Form
 
 import flowsim
 from flowsim.claims.hypotheses import hypothesis
-from flowsim.claims.proofs import OpenError, check, checker, identities
+from flowsim.claims.proofs import FollowedFlow, OpenError, check, checker, identities
+from flowsim.claims.proofs import path as path_module
 from flowsim.claims.proofs.program import program
 
 CHECKER = pathlib.Path(checker.__file__)
@@ -296,6 +297,33 @@ def _steep_from_3():
         lambda given, along: (half_square(*given), jnp.where(given[0] > 3, 2.0, 1.0) * given[0] * along[0])
     )
     return flowsim.FunctionLoss(lambda w: -half_square(w[0]), minimum=0.0)
+
+
+def test_a_stiff_flow_takes_pieces_as_long_as_it_changes():
+    # The Taylor polynomials of the fastest rate would need 20,000 pieces.
+    rates = [1e4, 1.0, 0.1]
+    path = flowsim.enclose(quadratic(rates), jnp.ones(3), t1=20.0)
+    assert len(path.pieces) < 300
+    for t in (1e-4, 3e-3, 0.1, 2.0, 19.0):
+        weights, radius = path.at(t)
+        assert radius < 1e-15
+        exact = np.exp(-np.asarray(rates) * t)
+        assert np.linalg.norm(np.asarray(weights) - exact) < 1e-14
+
+
+def test_a_path_whose_error_grows_is_computed_with_more_digits(monkeypatch):
+    monkeypatch.setattr(path_module, "_FAR", 1e-13)
+    loss = flowsim.FunctionLoss(lambda w: (w[0] * w[1] * w[2] - 1) ** 2 / 2, minimum=0.0)
+    start, t = 1e-8, 0.999e8
+    followed = FollowedFlow(loss, jnp.full(3, start))
+    path = followed.until(1e8 + 10)
+    assert followed.digits.bits == 256
+    assert path.errors[-1] < 1e-20
+    # Equal factors stay equal, and t is the integral of 1/((1 - w^3) w^2).
+    w = float(path.at(t)[0][0])
+    passed, error = scipy.integrate.quad(lambda u: np.exp(-u) / (1 - np.exp(3 * u)), np.log(start), np.log(w))
+    assert abs(passed - t) < 1e-9 * t + error
+    np.testing.assert_allclose(np.asarray(path.at(1e8 + 10)[0]), 1.0, atol=1e-8)
 
 
 def test_a_gradient_that_is_false_later_on_is_seen():

@@ -16,7 +16,7 @@ Field = Callable[[Numbers], Numbers]
 _BITS = 320  # for the coefficients of a method, which cancel
 _ITERATIONS = 30
 _CANCELLED = 10**-0.8  # for each stage: what is left of the size of coefficients where a polynomial is evaluated
-_SLOW = 0.02  # the contraction at which the iteration is given up
+_SLOW = 1e-3  # the contraction at which the iteration is given up
 
 
 class _Method(NamedTuple):

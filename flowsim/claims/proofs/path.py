@@ -31,11 +31,12 @@ _GROWN = 1e-12  # of the weights: the error from which on a tube does not close 
 _SHORTEST = 2.0**-40  # of the time so far, a piece that is not tried any more
 _ROUNDS = 6  # of guesses of a radius
 _ROOM = 4.0  # times the error at which a tube is first tried
+_STAGES = 20  # of collocation; with more of them more digits cancel
 _STIFF = 4.0  # the fastest rate times the length of a Taylor polynomial, from which on collocation is tried
-_LONGER = 8.0  # times that length: what is tried first, as collocation costs some Taylor polynomials
+_LONGER = 2.0  # times that length: what is tried first, as collocation costs some Taylor polynomials
 _GROWTH, _SHRUNK, _SAFE = 2.0, 0.3, 0.8  # the ratio of two pieces by collocation
 _TRIES, _WAIT = 2, 8  # lengths that are tried, and pieces until the next time
-_ADDED = 0.02  # of the error: what a longer piece may add to it
+_ADDED, _ANYWAY = 0.02, 100.0  # what a longer piece may add to the error, of it or of what is negligible
 _LOOSE = 0.03  # mu h beyond what it is in the middle of a piece by collocation
 _STEEP = 2.0  # mu h, above which a piece is halved if that helps
 _AGREES = 1e-9  # of the gradient's size, to which two routes to it must agree
@@ -268,15 +269,15 @@ def _collocated(
     begin, least = before.end, digits.negligible * (max(abs(float(x)) for x in centre) or 1.0)
     for _ in range(_TRIES):
         end = _end(begin + length, last)
-        series = collocated(field.field, centre, end - begin, -before.curvature, digits.degree, least)
+        series = collocated(field.field, centre, end - begin, -before.curvature, _STAGES, least)
         found, asked = None if series is None else _closed(field, digits, series, begin, end, error), _SHRUNK
         if series is not None and found is not None:
             added = float(checker.number(found.given["defect"]) * (end - begin))
-            most = max(_ADDED * float(error), least)
+            most = max(_ADDED * float(error), _ANYWAY * least)
             # A tube around a long piece holds many points, so that its bound of the growth is loose.
             growth = float(checker.number(found.given["growth"])) + float(np.linalg.eigvalsh(found.curvature)[0])
             loose = max(growth * float(end - begin), _LOOSE * _GROWTH**-2)
-            asked = min((most / added) ** (1 / digits.degree) if added else _GROWTH, (_LOOSE / loose) ** 0.5, _GROWTH)
+            asked = min((most / added) ** (1 / _STAGES) if added else _GROWTH, (_LOOSE / loose) ** 0.5, _GROWTH)
             asked *= _SAFE
             if added <= most and loose <= _LOOSE:
                 # Rounding would put the next piece off the slow motion, and a fast one in its polynomial.
