@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import Array, PyTree
@@ -38,14 +38,6 @@ class ScaleBound:
     rates: Callable[[Series], Series]
 
 
-class PromptLengths(Protocol):
-    """A dataclass of how long prompts must be for a risk."""
-
-    def facts(self) -> dict[str, str]:
-        """The lengths, by a label that names the statement."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Predictions:
     """What a paper says about a flow, given its start; NaN where a formula has no real value.
@@ -56,7 +48,7 @@ class Predictions:
     at the start; rate: the promised decay of the excess; local_rate: that at the limit; scale_bound: of the start;
     facts: what follows from the start, by a label that names the equation; promised: the same for a page, as text;
     curves: figures by name, whose model of least known loss is the limit; captions: of the other figures of a run, by
-    name; prompt_lengths: risk -> how long prompts must be for it, a dataclass.
+    name; prompt_lengths: risk -> how long prompts must be for it, a dataclass with ``facts()``.
     """
 
     paper: str
@@ -74,7 +66,7 @@ class Predictions:
     promised: Mapping[str, str]
     curves: Mapping[str, Curve]
     captions: Mapping[str, str]
-    prompt_lengths: Callable[[float], PromptLengths] | None
+    prompt_lengths: Callable[[float], Any] | None
 
     def guaranteed_time(self, epsilon: float) -> float:
         """The time after which the promised rate brings the excess to at most epsilon, log(excess/epsilon)/rate;
@@ -93,7 +85,7 @@ def _nothing(problem: Problem) -> None:
     return None
 
 
-def _no_columns(loss: object, run: Trajectory) -> dict[str, Array]:
+def _no_columns(loss: Any, run: Trajectory) -> dict[str, Array]:
     return {}
 
 

@@ -11,7 +11,8 @@ from jaxtyping import Float
 
 from flowsim._core.types import Document
 from flowsim.claims.proofs import checker, ending, identities
-from flowsim.claims.proofs.path import PRECISION, FollowedFlow, OpenError, exactly
+from flowsim.claims.proofs.path import PRECISION, FollowedFlow, OpenError
+from flowsim.claims.proofs.writer import exactly
 
 _TIMES = 2.0 ** (np.arange(-4, 21) / 2)  # at which the flow is tried to be in such a ball
 _LARGEST = 24  # weights, beyond which no field is looked for

@@ -22,7 +22,7 @@ from flowsim._core.types import Document
 from flowsim.claims.proofs import checker
 from flowsim.claims.proofs.domain import Domain, numbers_of, rebuilt, refuse_sampled
 from flowsim.claims.proofs.program import program
-from flowsim.claims.proofs.writer import decimals
+from flowsim.claims.proofs.writer import decimals, exactly
 from flowsim.losses import AbstractPopulationLoss
 
 PRECISION = 128  # bits, where the pieces of a path need no more
@@ -33,7 +33,6 @@ _ROUNDS = 6  # of guesses of a radius
 _ROOM = 4.0  # times the error at which a tube is first tried
 _STAGES = 20  # of collocation; with more of them more digits cancel
 _STIFF = 4.0  # the fastest rate times the length of a Taylor polynomial, from which on collocation is tried
-_LONGER = 2.0  # times that length: what is tried first, as collocation costs some Taylor polynomials
 _GROWTH, _SHRUNK, _SAFE = 2.0, 0.3, 0.8  # the ratio of two pieces by collocation
 _TRIES, _WAIT = 2, 8  # lengths that are tried, and pieces until the next time
 _ADDED, _ANYWAY = 0.02, 100.0  # what a longer piece may add to the error, of it or of what is negligible
@@ -61,13 +60,8 @@ class Digits(NamedTuple):
 
     @property
     def fields(self) -> Document:
-        """What a certificate says of them."""
-        return {"precision": self.bits, "order": self.order}
-
-    @property
-    def order(self) -> int:
-        """Of the checker's expansion of the defect."""
-        return self.degree + 1
+        """What a certificate says of them: the precision, and the order of the checker's expansion of the defect."""
+        return {"precision": self.bits, "order": self.degree + 1}
 
 
 _DIGITS = Digits(PRECISION, 20, 1e-20), Digits(2 * PRECISION, 40, 1e-45)
@@ -249,7 +243,7 @@ def _further(field: checker.Program, digits: Digits, before: _Step, last: arb) -
     h = _first_length(series, last - begin, digits)
     waits = before.waits - 1
     if waits < 0 and begin + h < last and float(h) * before.fastest > _STIFF:
-        if longer := _collocated(field, digits, before, centre, _LONGER * float(h), last, error):
+        if longer := _collocated(field, digits, before, centre, _GROWTH * float(h), last, error):
             return longer
         waits = _WAIT
     while (found := _closed(field, digits, series, begin, end := _end(begin + h, last), error)) is None:
@@ -341,7 +335,7 @@ def _closed(
     numbers = [_rounded(one, float(h), digits.negligible * size) for one in series]
     piece = checker.Piece(numbers, begin, end)
     error = (error + checker.length([one[0] - x for one, x in zip(series, piece.start, strict=True)])).upper()
-    delta = _above(piece.defect(field, digits.order))
+    delta = _above(piece.defect(field, digits.degree + 1))
     if not delta.is_finite():
         return None
     radius = _above(_ROOM * (error + delta * h))
@@ -401,9 +395,3 @@ def _above(bound: arb) -> arb:
     mantissa, exponent = bound.upper().man_exp()
     shift = max(int(mantissa).bit_length() - 24, 0)
     return arb(((int(mantissa) >> shift) + 1, int(exponent) + shift))
-
-
-def exactly(x: arb) -> str:
-    """An exact number as the checker reads it."""
-    mantissa, exponent = x.man_exp()
-    return f"{int(mantissa)}p{int(exponent)}"

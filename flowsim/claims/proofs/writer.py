@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
+from flint import arb
 from jaxtyping import Float, Int
 
 from flowsim._core.types import Params
@@ -238,3 +239,9 @@ UNARY = {
     **{"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "sin": np.sin, "cos": np.cos},
     "erf": np.vectorize(math.erf, otypes=[float]),
 }
+
+
+def exactly(x: arb) -> str:
+    """An exact number as the checker reads it."""
+    mantissa, exponent = x.man_exp()
+    return f"{int(mantissa)}p{int(exponent)}"

@@ -28,6 +28,7 @@ _FIRST = 2 / 3  # of those that are left, for one until the end of the flow
 _SHORTER = 0.1  # of that time, until which a proof is tried then
 _CLEAR = 1e-3  # of the worst failure
 _ROUNDING = 1e-12  # of the sides, in addition to the floor
+_OF_FLOWS = "certificates are of flows, and this is gradient descent"
 
 
 class _Attempt(NamedTuple):
@@ -110,6 +111,9 @@ def certification(claim: Claim, specs: Iterable[AbstractSpec], *, until: float |
     for spec in specs:
         problem = spec.build()
         evidence = evidence_of(problem, claim.along_flow)
+        if isinstance(evidence, DescentEvidence):
+            reasons.append(f"{spec.heading}: {_OF_FLOWS}")
+            continue
         verdict = judge_on(claim, evidence)
         if verdict.verdict in (Judgement.NOT_APPLICABLE, Judgement.VACUOUS):
             reasons.append(f"{spec.heading}: {verdict.verdict}")
@@ -132,7 +136,7 @@ def _nothing_to_show(claim: Claim, verdict: Verdict, evidence: Evidence | Descen
     if isinstance(evidence.loss, MonteCarloLoss):
         return "nothing is proved of a sample"
     if isinstance(evidence, DescentEvidence):
-        return "certificates are of flows, and this is gradient descent"
+        return _OF_FLOWS
     if claim.along_flow and evidence.late:
         return "the flow is followed from near a saddle on"
     return ""

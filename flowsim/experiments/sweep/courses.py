@@ -70,7 +70,7 @@ def _course(t: np.ndarray, values: np.ndarray, known: bool, models: PyTree) -> d
         path = np.arange(t.size) / t.size + sum(map(_path, (np.log(t), np.log(values), *modes.T)))
     rows = _spread(path, ROWS)
     fill = lambda array: np.concatenate([array[rows], np.full((ROWS - rows.size, *array.shape[1:]), np.nan)])
-    course = {"curve_t": fill(t), "curve_value": fill(values), "curve_modes": fill(modes)}
+    course: dict[str, object] = {"curve_t": fill(t), "curve_value": fill(values), "curve_modes": fill(modes)}
     return course | {"curve_is_excess": known, "curve_names": json.dumps(names)}
 
 
