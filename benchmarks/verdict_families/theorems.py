@@ -82,7 +82,7 @@ def beyond(rng: np.random.Generator, space: Space) -> dict[str, float]:
 
 def _evidence_at(
     claim: Claim, space: Space, values: Mapping[str, Any], beyond: Mapping[str, float], seconds: float
-) -> Evidence:
+) -> Evidence | DescentEvidence:
     """The problem at a point of a space, with its flow where the claim speaks of one."""
     if space.make is None:
         overrides = [f"{name}={value!r}" for name, value in beyond.items()]
