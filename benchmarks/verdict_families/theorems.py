@@ -22,6 +22,7 @@ from benchmarks.measurements import DOCS, ledger
 from benchmarks.verdict_families.drawn import Drawn
 from flowsim import Claim
 from flowsim.claims import Evidence, judge_on
+from flowsim.claims.deciding.iterates import DescentEvidence
 from flowsim.claims.spaces import Space
 from flowsim.experiments.audit import evidence_of
 from flowsim.experiments.search.points import Sampler
