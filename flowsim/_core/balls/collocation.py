@@ -15,7 +15,7 @@ Field = Callable[[Numbers], Numbers]
 
 _BITS = 320  # for the coefficients of a method, which cancel
 _ITERATIONS = 30
-_CANCELLED = 10**-0.8  # for each stage: what is left of the size of coefficients where a polynomial is evaluated
+_CANCELLED = 10**-0.8  # for each stage: the loss of digits in the sum of a polynomial's terms
 _SLOW = 1e-3  # the contraction at which the iteration is given up
 
 

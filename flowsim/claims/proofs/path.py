@@ -60,7 +60,7 @@ class Digits(NamedTuple):
 
     @property
     def fields(self) -> Document:
-        """What a certificate says of them: the precision, and the order of the checker's expansion of the defect."""
+        """The fields of a certificate: the precision, and the order of the checker's expansion of the defect."""
         return {"precision": self.bits, "order": self.degree + 1}
 
 
