@@ -55,7 +55,7 @@ def sides_of(claim: Claim, evidence: Evidence) -> Sides:
         flat = np.where(np.isnan(margin), np.inf, margin).reshape(margin.shape[0], -1)
         entry = kept, *np.unravel_index(int(np.argmin(flat.min(axis=0))), margin.shape[1:])
     value, bound, slack = (_promised(both, side)[entry] for side in (both.value, both.bound, both.slack))
-    t = evidence.steepest + np.asarray(case.run.t) if along else None
+    t = evidence.clock.since_start(np.asarray(case.run.t)) if along else None
     return Sides(t, value, bound, slack, _relation(both))
 
 
