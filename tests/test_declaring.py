@@ -186,7 +186,7 @@ def test_what_takes_no_flow_is_not_compared_to_see_whether_it_reads_one():
     def formula(loss):
         """1 = 1"""
         calls.append(loss)
-        return flowsim.equal(jnp.ones(1), 1.0)
+        return flowsim.equal(jnp.ones(1), 1.0, 1.0)
 
     evidence = Evidence(LOSS, run())
     assert not evidence.reads_more_than_the_start(formula) and not calls

@@ -190,6 +190,7 @@ def merged(parts: Sequence[Trajectory]) -> Trajectory:
         grad_norm_sq=grad_norm_sq,
         dissipated=dissipated,
         status=unfinished[0] if unfinished else first.status,
+        counted=None,
     )
 
 

@@ -88,7 +88,7 @@ class Clock:
         row = np.searchsorted(self.times, t, side="right") - 1
         return np.where(row < 0, 1.0, self.rates[row])
 
-    def lengths(self, t: Times) -> Times:
+    def lengths(self, t: Times) -> Float[np.ndarray, " steps"]:
         """The time from each to the next of increasing times, among which are those of all rows."""
         return np.diff(t) * self.rate(t[:-1])
 
