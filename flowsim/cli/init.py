@@ -2,7 +2,6 @@
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -13,7 +12,7 @@ from flowsim._core.documents import plain, versions
 from flowsim._core.types import Document
 from flowsim.cli.common import FINISHED, print_json, read
 from flowsim.papers import constants_of, limits_of, predictions_of
-from flowsim.papers.paper import Predictions
+from flowsim.papers.paper import Predictions, PromptLengths
 from flowsim.problem import Problem
 
 
@@ -44,7 +43,9 @@ def init(path: pathlib.Path, *, overrides: Sequence[str], epsilon: float, risk: 
     return FINISHED
 
 
-def _document(problem: Problem, predicted: Predictions | None, epsilon: float, lengths: Any) -> Document:
+def _document(
+    problem: Problem, predicted: Predictions | None, epsilon: float, lengths: PromptLengths | None
+) -> Document:
     shared = {"problem": problem.spec, "versions": versions(), "limits": limits_of(problem), "prompt_lengths": lengths}
     constants = constants_of(problem)
     if predicted is None:
@@ -59,7 +60,7 @@ def _document(problem: Problem, predicted: Predictions | None, epsilon: float, l
     }
 
 
-def _prompt_lengths(problem: Problem, predicted: Predictions | None, epsilon: float) -> Any:
+def _prompt_lengths(problem: Problem, predicted: Predictions | None, epsilon: float) -> PromptLengths:
     """The prompt lengths for a risk of epsilon, if a paper predicts them."""
     try:
         lengths = predicted.prompt_lengths(epsilon) if predicted and predicted.prompt_lengths else None

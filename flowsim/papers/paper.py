@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import equinox as eqx
 from jaxtyping import Array, PyTree
@@ -18,7 +18,9 @@ from flowsim.problem.architecture import Curve, Series
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """A rate at which the excess decays, with the paper's letter for it in TeX and where the paper states it."""
+    """A rate at which the excess decays, with the paper's letter for it in TeX and where the paper states it. It is not
+    positive where nothing is promised.
+    """
 
     value: float
     symbol: str
@@ -38,6 +40,14 @@ class ScaleBound:
     rates: Callable[[Series], Series]
 
 
+class PromptLengths(Protocol):
+    """A dataclass of how long prompts must be for a risk."""
+
+    def facts(self) -> dict[str, str]:
+        """The lengths, by a label that names the statement."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Predictions:
     """What a paper says about a flow, given its start; NaN where a formula has no real value.
@@ -48,7 +58,7 @@ class Predictions:
     at the start; rate: the promised decay of the excess; local_rate: that at the limit; scale_bound: of the start;
     facts: what follows from the start, by a label that names the equation; promised: the same for a page, as text;
     curves: figures by name, whose model of least known loss is the limit; captions: of the other figures of a run, by
-    name; prompt_lengths: risk -> how long prompts must be for it, a dataclass with ``facts()``.
+    name; prompt_lengths: risk -> how long prompts must be for it, a dataclass.
     """
 
     paper: str
@@ -66,7 +76,7 @@ class Predictions:
     promised: Mapping[str, str]
     curves: Mapping[str, Curve]
     captions: Mapping[str, str]
-    prompt_lengths: Callable[[float], Any] | None
+    prompt_lengths: Callable[[float], PromptLengths] | None
 
     def guaranteed_time(self, epsilon: float) -> float:
         """The time after which the promised rate brings the excess to at most epsilon, log(excess/epsilon)/rate;
@@ -85,7 +95,7 @@ def _nothing(problem: Problem) -> None:
     return None
 
 
-def _no_columns(loss: Any, run: Trajectory) -> dict[str, Array]:
+def _no_columns(loss: object, run: Trajectory) -> dict[str, Array]:
     return {}
 
 

@@ -242,9 +242,7 @@ def _promised(problem: Problem, known: bool, texts: _Numbered) -> Document:
         [texts(name_in_html(one.name)), _short(one.value), relation(one), _short(one.bound), int(bool(one.met))]
         for one in predicted.conditions
     ]
-    # The formula of a rate may have a value where what it requires is not met.
-    promised = known and all(bool(one.met) for one in predicted.conditions) and 0 < predicted.rate.value < math.inf
-    if not promised:
+    if not (known and 0 < predicted.rate.value < math.inf):
         return {"rate": 0, "conditions": conditions}
     source = texts(f"{predicted.rate.source} of {predicted.paper}")
     return {"rate": _short(predicted.rate.value, 7), "source": source, "conditions": conditions}

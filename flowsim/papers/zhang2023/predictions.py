@@ -180,6 +180,8 @@ class PredictedNumbers:
         where, mu, local_rate = self.equations, self.constants["mu"], self.constants["local_rate"]
         scale_bound, u_bound = self.constants["scale_bound"], self.constants["u_lower_bound"]
         u_limit = self.limit.u_minus1
+        # The formula has a positive value at many starts of which the theorem promises nothing.
+        rate = mu if all(one.met for one in conditions) else 0.0
         facts = {
             **coefficients,
             f"sigma must be below, {where.scale_bound}": scale_bound,
@@ -192,7 +194,7 @@ class PredictedNumbers:
         }
         promised = {
             f"bound on the scale σ ({where.scale_bound.strip('()')})": in_unicode(scale_bound),
-            f"rate {where.letter} that the theorem promises {where.mu}": in_unicode(mu),
+            f"rate {where.letter} that the theorem promises {where.mu}": in_unicode(rate) if rate > 0 else "none",
             f"lower bound of u₋₁ {where.u_lower_bound}": in_unicode(u_bound),
             f"limit of u₋₁ {where.limit}": in_unicode(u_limit, ".10g"),
             f"rate of the excess near the limit {where.limit}, from the Hessian": in_unicode(local_rate),
@@ -208,7 +210,7 @@ class PredictedNumbers:
             limits={"u_minus1": u_limit, "U11": self.limit.U11},
             limit=self.limit,
             excess=self.excess,
-            rate=Rate(mu, rf"\{where.rate_symbol}", where.mu),
+            rate=Rate(rate, rf"\{where.rate_symbol}", where.mu),
             local_rate=Rate(local_rate, "", where.limit),
             scale_bound=ScaleBound(self.sigma, scale_bound, condition, self._rates),
             facts=facts,
