@@ -73,10 +73,7 @@ def explore(
 
     **Raises:** `ProblemError`, a `ValueError`, in one line, before anything is integrated.
     """
-    axes = tuple(
-        GridAxis.parse(f"{field}={values}") if isinstance(values, str) else GridAxis.of(field, values)
-        for field, values in over.items()
-    )
+    axes = tuple(GridAxis.of(field, values) for field, values in over.items())
     return explored(maps.tables_of(problem), axes, pathlib.Path(out), claims, progress)
 
 

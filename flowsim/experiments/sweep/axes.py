@@ -41,11 +41,13 @@ class GridAxis:
         return GridAxis.of(field, _parsed(field, form))
 
     @staticmethod
-    def of(field: str, values: Iterable[Any]) -> "GridAxis":
-        """An axis over values.
+    def of(field: str, values: Iterable[Any] | str) -> "GridAxis":
+        """An axis over values, or over those that a text stands for, as in `parse`.
 
         **Raises:** `ProblemError` if there are no values, if two are equal, or if a problem file cannot hold one.
         """
+        if isinstance(values, str):
+            return GridAxis.parse(f"{field}={values}")
         if field == "flow.budget_seconds":
             refuse("a sweep", "over fields that change results", f"it is over {field}")
         found = tuple(_plain(value) for value in values)

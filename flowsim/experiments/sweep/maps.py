@@ -188,10 +188,7 @@ def sweep(
     **Raises:** `ProblemError`, a `ValueError`, in one line, before anything is written.
     """
     tables = tables_of(problem)
-    parsed = tuple(
-        GridAxis.parse(f"{field}={values}") if isinstance(values, str) else GridAxis.of(field, values)
-        for field, values in axes.items()
-    )
+    parsed = tuple(GridAxis.of(field, values) for field, values in axes.items())
     plan = checked(tables, parsed, Asked(claims, curves), disk_budget, mesh)
     return entered(Map(tables, parsed, {}, pathlib.Path(out), claims, curves), plan, resume, progress, mesh, executor)
 
