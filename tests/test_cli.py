@@ -507,6 +507,13 @@ def test_init_in_words_and_in_json(file, tmp_path, capsys):
     assert document["guaranteed_time"] == {"epsilon": 1e-3, "t": None}
     assert document["constants"]["u_lower_bound"] is None
     np.testing.assert_allclose(document["gamma"], 1.1 * np.array([[0.5, 0.1], [0.1, 1]]) + 0.15 * np.eye(2))
+    # The formula of mu is positive at a start that is not balanced, of which the theorem says nothing.
+    random = ["--set", 'init={kind = "random", scale = 0.3, seed = 0}']
+    assert main.main(["init", str(file), "--json", *random]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert not all(condition["met"] for condition in document["hypotheses"])
+    assert document["constants"]["mu"] > 0
+    assert document["guaranteed_time"]["t"] is None
     assert listing(tmp_path) == ["problem.toml"]
 
 

@@ -69,6 +69,9 @@ def collocated(
     - jacobian: about that of f on the piece; symmetric.
     - stages: the number of nodes.
     - accuracy: the absolute error of p at the nodes that ends the iteration.
+
+    **Source:** Hairer and Wanner, Solving Ordinary Differential Equations II, sections IV.5 and IV.8, as the solver of
+    flows, whose methods have fewer stages and float64.
     """
     method, h = _method(stages), float(length)
     rates, basis = np.linalg.eigh((jacobian + jacobian.T) / 2)

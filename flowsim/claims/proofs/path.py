@@ -213,7 +213,7 @@ class _Step(NamedTuple):
 
     **Fields:**
 
-    - curvature: about that of the loss on the piece, and fastest: its largest rate.
+    - curvature: about that of the loss on the piece.
     - reach: the length that is tried for the next piece, after collocation.
     - waits: for so many pieces no collocation is tried.
     - onwards: the weights in more digits, after collocation.
@@ -224,10 +224,14 @@ class _Step(NamedTuple):
     error: arb
     weights: Numbers
     curvature: Float[np.ndarray, "n n"] = np.zeros((0, 0))
-    fastest: float = 0.0
     reach: float = 0.0
     waits: int = 0
     onwards: Numbers | None = None
+
+    @property
+    def fastest(self) -> float:
+        """The largest rate of the field."""
+        return float(np.linalg.norm(self.curvature, 2)) if self.curvature.size else 0.0
 
 
 def _further(field: checker.Program, digits: Digits, before: _Step, last: arb) -> _Step:
@@ -291,8 +295,7 @@ class _Closed(NamedTuple):
 
     def step(self, end: arb, **more: Any) -> _Step:
         """The step that ends with it."""
-        fastest = float(np.linalg.norm(self.curvature, 2))
-        return _Step(self.given, end, self.error, self.piece.at(self.piece.h), self.curvature, fastest, **more)
+        return _Step(self.given, end, self.error, self.piece.at(self.piece.h), self.curvature, **more)
 
 
 def _end(end: arb, last: arb) -> arb:
