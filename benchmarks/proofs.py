@@ -7,6 +7,7 @@ its smallest counterexample or one of its problems.
 
     python benchmarks/proofs.py            # the table, three minutes
     python benchmarks/proofs.py ledger     # the statements of the ledger, above half an hour
+    python benchmarks/proofs.py flows      # the flows of general_flows.py, up to an hour
     python benchmarks/proofs.py random     # random statements whose truth is known, a quarter of an hour
     python -c "from benchmarks.proofs import main; main(quick=True)"
 """
@@ -33,6 +34,7 @@ README = {
 }
 _SECONDS = 60.0  # for the certificate of a claim
 _REFUTATION = 60.0  # for that of a statement that is violated
+_FLOW = 600.0  # for the enclosure of a flow
 _EACH = 6.0  # for that of a random statement
 _OF_EACH, _STATEMENTS, _SEED = 14, 4, 72  # random problems of each family, and statements of each problem
 
@@ -49,8 +51,10 @@ def measure_enclosures(quick: bool) -> list[Measurement]:
 
     problem = spec_of(README).build()
     factors = flowsim.FunctionLoss(lambda w: (w[0] * w[1] * w[2] - 1) ** 2 / 2, minimum=0.0)
+    stiff = flowsim.FunctionLoss(lambda w: jnp.sum(jnp.asarray([1e4, 1.0, 0.1]) * w**2) / 2, minimum=0.0)
     flows = {
         "README's problem, 16 weights": (problem.loss, problem.start, 2.0 if quick else 20.0, 10.0),
+        "rates of 1e4, 1 and 0.1, three weights": (stiff, jnp.ones(3), 20.0, 5.0),
         "three factors from 0.1, through the plateau": (factors, jnp.full(3, 0.1), 20.0, 5.0),
         "three factors from 0.01": (factors, jnp.full(3, 0.01), 20.0 if quick else 120.0, 10.0),
     }
@@ -60,6 +64,29 @@ def measure_enclosures(quick: bool) -> list[Measurement]:
         note = f"to t = {t1:g}, {len(path.pieces)} pieces"
         found.append(Measurement(f"{name}: time", seconds, "s", "at most", asked, note))
         found.append(Measurement(f"{name}: radius at the end", path.errors[-1], "", "at most", 1e-9, note))
+    return found
+
+
+def measure_flows(quick: bool) -> list[Measurement]:
+    """Flows without an arrowhead, up to their end."""
+    import flowsim
+    from benchmarks.general_flows import FLOWS
+    from flowsim.claims.proofs import OpenError
+    from flowsim.experiments.certification.clock import TimeUpError, within
+
+    found = []
+    for name, make in list(FLOWS.items())[: 1 if quick else None]:
+        loss, start = make()
+        end = float(flowsim.gradient_flow(loss, start).t[-1]) * (0.1 if quick else 1.0)
+        begin, radius, note = time.process_time(), np.nan, f"to t = {end:.4g}"
+        try:
+            with within(_FLOW):
+                path = flowsim.enclose(loss, start, t1=end)
+            radius, note = path.errors[-1], f"{note}, {len(path.pieces)} pieces"
+        except (OpenError, ValueError, TimeUpError) as error:
+            note = f"{note}: {error or 'the time is up'}"
+        found.append(Measurement(f"{name}: time", time.process_time() - begin, "s", "at most", _FLOW, note))
+        found.append(Measurement(f"{name}: radius at the end", radius, "", "at most", 1e-9, note))
     return found
 
 
@@ -236,7 +263,9 @@ def main(quick: bool = False) -> list[Measurement]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["random"]:
+    if sys.argv[1:] == ["flows"]:
+        measure((measure_flows,), False, "enclosures", "Enclosures of flows", str(__doc__))
+    elif sys.argv[1:] == ["random"]:
         measure((measure_random,), False, "random_proofs", "Certificates of random statements", str(__doc__))
     elif sys.argv[1:] == ["ledger"]:
         measure((measure_ledger,), False, "refutations", "Refutations", str(__doc__))
