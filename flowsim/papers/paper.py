@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 from jaxtyping import Array, PyTree
@@ -40,6 +40,7 @@ class ScaleBound:
     rates: Callable[[Series], Series]
 
 
+@runtime_checkable
 class PromptLengths(Protocol):
     """A dataclass of how long prompts must be for a risk."""
 
