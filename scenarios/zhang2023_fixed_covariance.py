@@ -3,10 +3,10 @@
 **Source:** zhang2023 (Trained Transformers Learn Linear Models In-Context), Theorem 4.1, section 5, appendix A.
 
 **What it shows:** from a balanced start below the scale condition, the excess loss stays under the envelope e^{-mu t}
-of Lemma 5.4 and the weights reach (5.9). Every statement holds, but the constants are loose: the sharp
-Polyak-Lojasiewicz constant along this flow is about 110 times the theorem's mu.
+of Lemma 5.4 and the weights reach (5.9). The constants are loose: the sharp Polyak-Lojasiewicz constant along
+this flow is about 110 times the theorem's mu. One statement is false: that Corollary 4.3 gives one model for all risks.
 
-**What would falsify it:** "violated" in the table: found again by a solve with far tighter tolerances.
+**What would falsify it:** another "violated" in the table: found again by a solve with far tighter tolerances.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ scale = 0.3
 theta = [[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]]
 """
 
-ABOUT = ("assumption-3.3", "theorem-4.1", "lemma-5", "sec-5.1", "lemma-a", "corollary-a")
+ABOUT = ("corollary-4.3.definition-3.2", "assumption-3.3", "theorem-4.1", "lemma-5", "sec-5.1", "lemma-a", "corollary-a")
 
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> list[flowsim.Verdict]:

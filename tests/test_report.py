@@ -224,13 +224,15 @@ def test_the_document_has_the_keys_that_others_rely_on():
     for claim in made["claims"]:
         assert list(claim) == [
             "id", "source", "form", "verdict", "until", "margin", "where", "floor", "tightness", "hypotheses", "note",
-            *(["weight", "rests"] if claim["verdict"] == "violated" else []),
+            *(["weight", "rests", "extraction"] if claim["verdict"] == "violated" else []),
         ]  # fmt: skip
     assert (made["claims"][1]["weight"], made["claims"][1]["rests"]) == (None, [])
     known = verdict("xie2025.eq-23", Judgement.VIOLATED)
     weighed = document(verdicts=[known, dataclasses.replace(known, form="corrected")])["claims"]
     assert (weighed[0]["weight"], weighed[0]["rests"]) == ("false", ["xie2025.eq-24"])
     assert weighed[1]["weight"] is None
+    doubtful = document(verdicts=[verdict("ahn2023.eq-11", Judgement.VIOLATED)])["claims"]
+    assert [claim["extraction"] for claim in (*weighed, *doubtful)] == [False, False, True]
     assert made["claims"][4]["hypotheses"][1] == {
         "name": "Theta Lambda != 0", "value": 0.0, "relation": ">", "bound": 0.0, "met": False,
     }  # fmt: skip

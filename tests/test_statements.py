@@ -1,5 +1,6 @@
 """The papers' data files: LaTeX that says what the claims say, what is wrong with violated ones, references."""
 
+import collections
 import dataclasses
 import functools
 import graphlib
@@ -123,6 +124,17 @@ def test_every_violated_statement_has_a_weight_and_no_other():
     assert {fault.weight for fault in faults.values()} == set(Weight)
     corrected = next(c for c in flowsim.ALL_CLAIMS if c.id in REFUTED and c.form == "corrected")
     assert fault_of(verdict_of(corrected)) is None
+
+
+def test_the_readme_counts_the_faults_by_weight():
+    faults = [fault for file in FILES.values() for fault in file.values()]
+    counts = collections.Counter(fault.weight for fault in faults if not fault.extraction)
+    text = " ".join((FOLDER.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    assert (
+        f"{counts[Weight.FALSE]} of their statements are false, {counts[Weight.WRONG_CONSTANT]} have a wrong constant, "
+        f"{counts[Weight.CONDITION_LEFT_OUT]} lack a condition and {counts[Weight.SLIP]} are slips; "
+        f"{sum(fault.extraction for fault in faults)} more fail in the text"
+    ) in text
 
 
 def test_a_claim_of_ones_own_may_hold_formulas():

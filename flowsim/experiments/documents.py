@@ -55,6 +55,7 @@ def _claim(verdict: Verdict) -> Document:
     if verdict.verdict is Judgement.VIOLATED:
         fault = fault_of(verdict)
         found |= {"weight": fault and fault.weight, "rests": fault.rests if fault else ()}
+        found |= {"extraction": bool(fault and fault.extraction)}
     if verdict.certified or verdict.uncertified:
         found |= {name: getattr(verdict, name) for name in ("certified", "proved_until", "uncertified")}
     return found

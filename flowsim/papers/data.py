@@ -29,10 +29,15 @@ class Weight(enum.StrEnum):
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is wrong with a statement, and the ids of the statements whose printed argument uses it."""
+    """What is wrong with a statement.
+
+    rests: the ids of the statements whose printed argument uses it; extraction: whether the fault may be that of the
+    text as it was extracted from the PDF, and not the paper's.
+    """
 
     weight: Weight
     rests: tuple[str, ...]
+    extraction: bool = False
 
 
 def fault_of(verdict: Verdict) -> Fault | None:

@@ -107,6 +107,8 @@ def _section(group: Sequence[Entry], linked: bool) -> str:
     violated = any(entry.verdict.verdict is Judgement.VIOLATED for entry in group)
     if violated and (fault := fault_of(group[0].verdict)):
         lines.append(f"- Weight: {fault.weight}; what rests on it: {', '.join(fault.rests) or 'nothing'}")
+        if fault.extraction:
+            lines.append("- The fault may be that of the text extracted from the PDF, and not the paper's")
     if linked and violated:
         lines.append(f"- Smallest counterexample found: [{claim.id}.toml](../counterexamples/{claim.id}.toml)")
     if linked and any(name.startswith("sharp_") for entry in group for name in entry.verdict.constants):
