@@ -23,7 +23,7 @@ scale = 0.3
 theta = [[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]]
 """
 
-ABOUT = ("corollary-4.3.definition-3.2", "assumption-3.3", "theorem-4.1", "lemma-5", "sec-5.1", "lemma-a", "corollary-a")
+ABOUT = ("corollary-4.3.def", "assumption-3.3", "theorem-4.1", "lemma-5", "sec-5.1", "lemma-a", "corollary-a")
 
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> list[flowsim.Verdict]:
