@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
+from flowsim._core.types import Document
 
-def _single_layer(name: str, covariance: Any, context_length: int | str, **task: Any) -> dict[str, Any]:
+
+def _single_layer(name: str, covariance: Any, context_length: int | str, **task: Any) -> Document:
     table = {"covariance": covariance, "context_length": context_length, **task}
     return {"name": name, "task": table, "model": {"architecture": "masked-attention"}, "init": {"kind": "zeros"}}
 
 
-def _from(problem: dict[str, Any], b: Sequence[float], A: Sequence[Sequence[float | int]]) -> dict[str, Any]:
+def _from(problem: Document, b: Sequence[float], A: Sequence[Sequence[float | int]]) -> Document:
     return {**problem, "init": {"kind": "explicit", "b": b, "A": A}}
 
 
@@ -43,7 +45,7 @@ EVERY = (EASY, HARD, DIAGONAL_LARGE, ISOTROPIC, DOMINANT, INFINITE, ONE)
 _DISTORTED = [1.0, 1.0, 0.25, 0.0625, 1.0]  # D^2 of sections 5.3 and 6.1
 
 
-def _layers(name: str, covariance: Any, context_length: int, layers: int, *, symmetric: bool = True) -> dict[str, Any]:
+def _layers(name: str, covariance: Any, context_length: int, layers: int, *, symmetric: bool = True) -> Document:
     """A problem for a statement that needs no flow."""
     return {
         "name": name,
@@ -54,11 +56,11 @@ def _layers(name: str, covariance: Any, context_length: int, layers: int, *, sym
     }
 
 
-def _rotated(eigenvalues: list[float], seed: int = 0) -> dict[str, Any]:
+def _rotated(eigenvalues: list[float], seed: int = 0) -> Document:
     return {"eigenvalues": eigenvalues, "rotation_seed": seed}
 
 
-def _trained(seed: int) -> dict[str, Any]:
+def _trained(seed: int) -> Document:
     """Section 5.3 with a covariance and a start per seed, run until the distance to the limit can be bounded."""
     return {
         "name": f"section 5.3, seed {seed}",
@@ -97,7 +99,7 @@ TRAINED = tuple(_trained(seed) for seed in range(5))
 
 def _sampled(
     name: str, covariance: Any, context_length: int, init: Any, *, layers: int, samples: int, t1: float
-) -> dict[str, Any]:
+) -> Document:
     """Layers with B over all matrices, with a Monte Carlo loss."""
     return {
         "name": name,
@@ -109,9 +111,7 @@ def _sampled(
     }
 
 
-def _at_scalars(
-    name: str, variances: list[float], context_length: int, a: list[float], b: list[float]
-) -> dict[str, Any]:
+def _at_scalars(name: str, variances: list[float], context_length: int, a: list[float], b: list[float]) -> Document:
     """A start on S for a diagonal covariance, where the sampled losses have a light tail."""
     diagonal = lambda values: [[value if i == j else 0.0 for j in range(len(values))] for i, value in enumerate(values)]
     A = [diagonal([scalar / variance for variance in variances]) for scalar in a]
@@ -135,7 +135,7 @@ WITHOUT_B = _at_scalars(
 )
 
 
-def _random(seed: int) -> dict[str, Any]:
+def _random(seed: int) -> Document:
     return {"kind": "random", "scale": 0.3, "seed": seed}
 
 

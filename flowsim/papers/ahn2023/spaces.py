@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flowsim._core.types import Document
 from flowsim.claims.spaces import Axis, Real, Space, Whole
 
 _COVARIANCE: dict[str, Axis] = {
@@ -20,7 +21,7 @@ _START: dict[str, Axis] = {"init.scale": Real(1e-2, 1.0), "init.seed": Whole(0, 
 _STILL = {"kind": "zeros"}
 
 
-def _single(axes: dict[str, Axis], init: dict[str, Any] = _STILL, **task: Any) -> Space:
+def _single(axes: dict[str, Axis], init: Document = _STILL, **task: Any) -> Space:
     return Space(axes, {"task": task, "model": {"architecture": "masked-attention"}, "init": init})
 
 
@@ -30,7 +31,7 @@ MASKED_ISOTROPIC = (_single({"task.dimension": Whole(1, 20)} | _LENGTH, covarian
 MASKED_FLOWS = (_single(_FEW | _START, {"kind": "random"}, covariance={"rotation_seed": 0}),)
 
 
-def _layers(axes: dict[str, Axis], model: dict[str, Any], init: dict[str, Any] = _STILL, **tables: Any) -> Space:
+def _layers(axes: dict[str, Axis], model: Document, init: Document = _STILL, **tables: Any) -> Space:
     problem = {"task": {"covariance": {"rotation_seed": 0}}, "model": {"architecture": "multi-layer", **model}}
     return Space(axes, problem | {"init": init} | tables)
 
@@ -61,7 +62,7 @@ _PAPER_B = {"task": {"covariance": _DISTORTED, "context_length": 10}}
 SECTION_6 = (_layers(_TURNED, {"layers": 3, "symmetric": True}, **_PAPER_B, **_NO_FLOW),)
 
 
-def _sampled(axes: dict[str, Axis], covariance: dict[str, Any], init: dict[str, Any], samples: int, t1: float) -> Space:
+def _sampled(axes: dict[str, Axis], covariance: Document, init: Document, samples: int, t1: float) -> Space:
     """Two layers with B, with a Monte Carlo loss."""
     return _layers(
         axes,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from flowsim._core.types import Document
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.hypotheses import Hypothesis, agrees
 from flowsim.flow.trajectory import Trajectory
@@ -43,7 +44,7 @@ def identity(loss: Loss, start: Any) -> list[Hypothesis]:
 MORE_EXAMPLES = (identity, over_determined)
 
 
-def flow_problem(name: str, loops: int, length: int, dimension: int) -> dict[str, Any]:
+def flow_problem(name: str, loops: int, length: int, dimension: int) -> Document:
     """A lemmas.problem about a flow at covariance I from a random start."""
     start = {"init": {"kind": "random", "scale": 0.1, "seed": 0}}
     return lemmas.problem(name, loops, length, "identity", dimension=dimension) | start

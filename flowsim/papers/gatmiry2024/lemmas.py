@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from flowsim._core.types import Document
 
-def problem(name: str, loops: int, length: float | int | str, covariance: Any, **task: Any) -> dict[str, Any]:
+
+def problem(name: str, loops: int, length: float | int | str, covariance: Any, **task: Any) -> Document:
     """A problem given by a task and L, for statements without a flow."""
     return {
         "name": name,

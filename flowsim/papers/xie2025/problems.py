@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from flowsim._core.types import Document
+
 _STILL = {"kind": "zeros"}
 _DRAWN = {"kind": "random", "scale": 0.3}
 _SMALL = {"kind": "random", "scale": 0.1}
@@ -13,10 +15,10 @@ def _heads(
     name: str,
     C: int | str,
     prior_mean: list[float],
-    init: dict[str, Any] = _STILL,
+    init: Document = _STILL,
     architecture: str = "multi-head",
     **model: Any,
-) -> dict[str, Any]:
+) -> Document:
     """A problem of heads on x ~ N(0, I), in the dimension of the prior mean of w-hat."""
     d = len(prior_mean)
     task = {"covariance": "identity", "dimension": d, "context_length": C, "prior_mean": prior_mean}

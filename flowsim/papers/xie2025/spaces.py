@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flowsim._core.types import Document
 from flowsim.claims.spaces import Axis, Each, Real, Space, Whole
 
 _PRIOR_MEAN: dict[str, Axis] = {"task.prior_mean": Each(Real(-3.0, 3.0))}
@@ -14,7 +15,7 @@ _STILL = {"kind": "zeros"}
 _RANDOM = {"kind": "random"}
 
 
-def _heads(axes: dict[str, Axis], init: dict[str, Any], model: dict[str, Any], **task: Any) -> Space:
+def _heads(axes: dict[str, Axis], init: Document, model: Document, **task: Any) -> Space:
     return Space(axes, {"task": {"covariance": "identity", **task}, "model": model, "init": init})
 
 

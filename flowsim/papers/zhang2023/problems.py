@@ -2,13 +2,15 @@
 
 from typing import Any
 
+from flowsim._core.types import Document
+
 _DIAGONAL = [[0.5, 0, 0], [0, 1, 0], [0, 0, 2]]
 _CONDITION_100 = {"eigenvalues": [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0], "rotation_seed": 1}
 _EXPONENTIAL = {"family": "exponential", "rate": 1.0, "dimension": 3}
 _THETA = [[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]]
 
 
-def _balanced(name: str, context_length: int | str, task: dict[str, Any], **init: Any) -> dict[str, Any]:
+def _balanced(name: str, context_length: int | str, task: Document, **init: Any) -> Document:
     task = {**task, "context_length": context_length}
     return {"name": name, "task": task, "init": {"kind": "balanced", **init}}
 
@@ -73,7 +75,7 @@ RANDOM_FLOWS = (RANDOM_EASY, RANDOM_HARD, RANDOM_EDGE, RANDOM_ONE_DIMENSION)
 # Statements about a task alone: the start is a saddle, where nothing moves
 
 
-def _still(name: str, covariance: Any, context_length: int | str, **task: Any) -> dict[str, Any]:
+def _still(name: str, covariance: Any, context_length: int | str, **task: Any) -> Document:
     table = {"covariance": covariance, "context_length": context_length, **task}
     return {"name": name, "task": table, "init": {"kind": "zeros"}}
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from flowsim._core.types import Vector
+from flowsim._core.types import Document, Vector
 from flowsim.claims.claim import Comparison, at_least, equal
 from flowsim.claims.critical_points.end_points import end_constants, ends_above_the_minimum
 from flowsim.claims.declaring import Section
@@ -119,7 +119,7 @@ Loss = LinearAttentionLoss
 _RANDOM_STARTS = 32
 
 
-def _easy_from(name: str, **init: Any) -> dict[str, Any]:
+def _easy_from(name: str, **init: Any) -> Document:
     return {"name": name, "task": EASY["task"], "init": init}
 
 

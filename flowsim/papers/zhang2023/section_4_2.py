@@ -12,6 +12,7 @@ from flowsim._core.types import Matrix, Scalar
 from flowsim.claims.claim import Comparison, equal
 from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined, rounded
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss
 from flowsim.losses.prompt_risk import risk, zero_predictor_error
 from flowsim.models import LinearAttention
@@ -68,7 +69,7 @@ def _rates(task: Task, prompts: Task) -> dict[str, Array]:
     return {"excess_times_M": 1e6 * test / size, "excess_times_N_squared": 1e8 * train / size}
 
 
-def noisy_rates(loss: LinearAttentionLoss, trajectory: Any) -> dict[str, Array]:
+def noisy_rates(loss: LinearAttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
     """The rates in 1/M and 1/N^2 on prompts with a label noise of 1/2."""
     return _rates(loss.task, _at_infinity(loss.task.covariance, label_noise=0.5))
 
@@ -117,7 +118,7 @@ def _query_covariances(covariance: Matrix) -> Float[Array, "K d d"]:
     return jnp.stack([1e4 * identity, jnp.outer(small, small) + 1e-6 * identity, random @ random.T + 1e-3 * identity])
 
 
-def query_rates(loss: LinearAttentionLoss, trajectory: Any) -> dict[str, Array]:
+def query_rates(loss: LinearAttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
     """The rates in 1/M and 1/N^2 on queries along the smallest eigenvector."""
     queries = _query_covariances(loss.task.covariance)[1]
     return _rates(loss.task, _at_infinity(loss.task.covariance, query_covariance=queries))

@@ -2,13 +2,15 @@
 
 from typing import Any
 
+from flowsim._core.types import Document
+
 PAPER_EIGENVALUES = {"eigenvalues": [0.4, 0.3, 0.2, 0.1], "rotation_seed": 0}
 WIDE = {"dimension": 5, "condition": 100.0, "rotation_seed": 1}
 
 
 def heads(
-    name: str, covariance: Any, N: Any, init: dict[str, Any] | None = None, keys: str = "merged", **model: Any
-) -> dict[str, Any]:
+    name: str, covariance: Any, N: Any, init: Document | None = None, keys: str = "merged", **model: Any
+) -> Document:
     """A problem: heads of linear attention on prompts with a given covariance and N."""
     return {
         "name": name,
@@ -18,12 +20,12 @@ def heads(
     }
 
 
-def _aligned(v: list[float], d: int) -> dict[str, Any]:
+def _aligned(v: list[float], d: int) -> Document:
     U = [[[x / d**0.5 * (i == j) for j in range(d)] for i in range(d)] for x in v]
     return {"kind": "explicit", "v": v, "U": U}
 
 
-def _one_head(v: float, place: int, d: int, H: int) -> dict[str, Any]:
+def _one_head(v: float, place: int, d: int, H: int) -> Document:
     vector = [v * (i == place) for i in range(d)]
     rest = [[[0.0] * d]] * (H - 1)
     return {"kind": "explicit", "v": [v] + [0.0] * (H - 1), "k": [[vector], *rest], "q": [[vector], *rest]}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flowsim._core.types import Document
 from flowsim.claims.spaces import Axis, Choice, Real, Space, Whole
 
 _COVARIANCE: dict[str, Axis] = {
@@ -19,7 +20,7 @@ _RANDOM = {"kind": "random"}
 _STILL = {"kind": "random", "scale": 0.1}
 
 
-def _heads(keys: str, axes: dict[str, Axis], init: dict[str, Any] = _RANDOM, **task: Any) -> Space:
+def _heads(keys: str, axes: dict[str, Axis], init: Document = _RANDOM, **task: Any) -> Space:
     tables = {"task": {"covariance": {"rotation_seed": 0}} | task, "init": init}
     return Space(axes, {**tables, "model": {"architecture": "attention", "keys": keys}})
 
