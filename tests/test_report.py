@@ -331,7 +331,7 @@ def test_the_page_begins_with_what_asks_for_attention(tmp_path: pathlib.Path):
 
 
 def test_colours_of_the_page_have_a_contrast_of_at_least_4_5():
-    style = (pathlib.Path(page.__file__).parent / "report.html.jinja").read_text()
+    style = (pathlib.Path(page.__file__).parent / "templates" / "report.html.jinja").read_text()
     themes = re.findall(r":root \{(.*?)\}", style)
     assert len(themes) == 2
     for theme in themes:

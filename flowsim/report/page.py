@@ -90,9 +90,9 @@ def write_report(
 
 @functools.cache
 def template(name: str) -> jinja2.Template:
-    """A template of this folder."""
+    """A template of the folder ``templates``."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
+        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent / "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

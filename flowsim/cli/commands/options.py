@@ -1,0 +1,49 @@
+"""Options that commands share, and how a command is called."""
+
+import importlib
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from flowsim.cli.prepare import prepare_jax
+
+
+def entry_of(module: str, name: str) -> Callable[..., int]:
+    """What a command calls. Its modules take a second or more to import, and a terminal shows that."""
+    from flowsim._core.progress import progress_bar
+
+    with progress_bar("starting", 1, shown=sys.stderr.isatty()):
+        prepare_jax()
+        return vars(importlib.import_module(f"flowsim.cli.{module}"))[name]
+
+
+def if_given(metavar: str, help: str | None = None) -> Any:
+    """An option that is left out by default, which its help need not say."""
+    return tyro.conf.arg(metavar=metavar, help=help, help_behavior_hint="")
+
+
+ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml|FILE.py:NAME")]
+OtherProblem = Annotated[tyro.conf.Positional[pathlib.Path | None], if_given("[PROBLEM.toml|FILE.py:NAME]")]
+Texts = tuple[tuple[str, ...], ...]
+Overrides = Annotated[
+    Texts,
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(name="set", metavar="FIELD=VALUE", help="override fields of the problem, such as init.scale=0.3"),
+]
+Axes = Annotated[Texts, tyro.conf.UseAppendAction, tyro.conf.arg(name="over", metavar="FIELD=VALUES")]
+ClaimIds = Annotated[tyro.conf.Positional[tuple[str, ...]], if_given("[CLAIM_ID ...]", "without one, flowsim only")]
+ClaimId = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")]
+Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
+Pattern = Annotated[str | None, if_given("PATTERN")]
+Kept = Annotated[pathlib.Path | None, if_given("DIR")]
+Jobs = Annotated[int, tyro.conf.arg(metavar="N", help="processes of this machine that share the work")]
+Scheduler = Annotated[str | None, if_given("ADDRESS", "a dask scheduler, whose workers share the work")]
+Shard = Annotated[str | None, if_given("I/N", "do only the I-th of N parts; all parts share DIR")]
+Budget = Annotated[str, tyro.conf.arg(metavar="TIME", help="the time, such as 90s or 10m")]
+Problems = Annotated[int | None, if_given("N", "try this many problems instead, and finish the batch")]
+Form = Annotated[Literal["printed", "corrected"], tyro.conf.arg(help="of the claim")]
+Seed = Annotated[int, tyro.conf.arg(help="of random draws")]
+Devices = Annotated[str | None, if_given("N|all")]

@@ -1,0 +1,101 @@
+"""Commands that search: `refute`, `sharpen`, `ablate`."""
+
+from typing import Literal
+
+from flowsim.cli.commands.options import Axes, Budget, ClaimId, Form, Jobs, Kept, Problems, Scheduler, Seed, entry_of
+
+
+def refute(
+    claim_id: ClaimId,
+    /,
+    over: Axes = (),
+    budget: Budget = "10m",
+    problems: Problems = None,
+    out: Kept = None,
+    form: Form = "printed",
+    seed: Seed = 0,
+    json: bool = False,
+    strict: bool = False,
+    format: Literal["png", "svg", "pdf"] = "png",
+    quiet: bool = False,
+    jobs: Jobs = 1,
+    scheduler: Scheduler = None,
+) -> int:
+    """Search for a problem that meets a claim's hypotheses and violates it.
+
+    Args:
+        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for your claim.
+        over: search an axis of the claim over LOW:HIGH or a list; repeat for each axis.
+        out: the folder for the counterexample and for batches from which a search resumes.
+        json: print JSON.
+        strict: exit with status 1 if a counterexample is found.
+        format: of the figure.
+        quiet: print no progress.
+    """
+    refute = entry_of("search", "refute")
+    from flowsim.cli.search import Asked
+
+    asked = Asked(claim_id, form, sum(over, ()), budget, problems, seed, out, jobs, scheduler)
+    return refute(asked, as_json=json, strict=strict, format=format, quiet=quiet)
+
+
+def sharpen(
+    claim_id: ClaimId,
+    /,
+    over: Axes = (),
+    budget: Budget = "10m",
+    problems: Problems = None,
+    out: Kept = None,
+    form: Form = "printed",
+    seed: Seed = 0,
+    json: bool = False,
+    strict: bool = False,
+    format: Literal["png", "svg", "pdf"] = "png",
+    quiet: bool = False,
+    jobs: Jobs = 1,
+    scheduler: Scheduler = None,
+) -> int:
+    """Search for the best constant of a claim's bound, and how it grows.
+
+    Args:
+        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for your claim.
+        over: search an axis of the claim over LOW:HIGH or a list, and report its growth; repeat for each axis.
+        out: the folder for the constants and their picture.
+        json: print JSON.
+        strict: exit with status 1 if the claim is violated at the best constant.
+        format: of the figure.
+        quiet: print no progress.
+    """
+    sharpen = entry_of("search", "sharpen")
+    from flowsim.cli.search import Asked
+
+    asked = Asked(claim_id, form, sum(over, ()), budget, problems, seed, out, jobs, scheduler)
+    return sharpen(asked, as_json=json, strict=strict, format=format, quiet=quiet)
+
+
+def ablate(
+    claim_id: ClaimId,
+    /,
+    budget: Budget = "10m",
+    problems: Problems = None,
+    out: Kept = None,
+    form: Form = "printed",
+    seed: Seed = 0,
+    json: bool = False,
+    format: Literal["png", "svg", "pdf"] = "png",
+    quiet: bool = False,
+) -> int:
+    """Search which hypotheses of a claim are needed.
+
+    Args:
+        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for your claim.
+        out: the folder for ablation.json and its picture.
+        json: print JSON.
+        format: of the figure.
+        quiet: print no progress.
+    """
+    ablate = entry_of("search", "ablate")
+    from flowsim.cli.search import Asked
+
+    asked = Asked(claim_id, form, (), budget, problems, seed, out, 1, None)
+    return ablate(asked, as_json=json, format=format, quiet=quiet)
