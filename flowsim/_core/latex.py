@@ -9,6 +9,8 @@ ESCAPES = {
     **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
     **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
 }
+_CHARACTERS = {**{written: character for character, written in ESCAPES.items()}, "``": "“", "''": "”"}
+_WRITTEN = re.compile("|".join(map(re.escape, sorted(_CHARACTERS, key=len, reverse=True))))
 # Commands whose plain text is not their name.
 SYMBOLS = {
     **{"ell": "l", "nabla": "grad", "infty": "infinity", "top": "T", "star": "*", "dots": ".."},
@@ -43,6 +45,11 @@ def escaped(text: str) -> str:
 def latex(text: str) -> str:
     """A text as LaTeX: as it is if it has formulas in ``$..$``, else escaped."""
     return text if has_formulas(text) else escaped(text)
+
+
+def unescaped(latex: str) -> str:
+    """Text in LaTeX without formulas as plain text, with quotation marks and the characters that `escaped` escapes."""
+    return _WRITTEN.sub(lambda found: _CHARACTERS[found[0]], latex)
 
 
 def number_in_latex(text: str) -> str:

@@ -1,6 +1,7 @@
-"""`flowsim refute`, `flowsim sharpen` and `flowsim ablate`."""
+"""`flowsim refute`, `flowsim sharpen`, `flowsim ablate` and `flowsim referee`."""
 
 import contextlib
+import dataclasses
 import math
 import os
 import pathlib
@@ -14,7 +15,7 @@ from flowsim._core.text import TRACEBACK, in_short, listed
 from flowsim._core.types import Options
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Real, Whole
-from flowsim.cli.common import FINISHED, claim_of, exit_status, print_json, seconds_of
+from flowsim.cli.common import FINISHED, claim_of, claims_of, exit_status, print_json, seconds_of, tables_of
 from flowsim.experiments.ablation import ablate as ablated
 from flowsim.experiments.certification import counterexample_of
 from flowsim.experiments.executors import executor_of
@@ -104,11 +105,45 @@ def ablate(asked: Asked, *, as_json: bool, format: str, quiet: bool) -> int:
     return FINISHED
 
 
+def referee(
+    identifier: str,
+    problem: pathlib.Path | None,
+    out: pathlib.Path,
+    *,
+    budget: str,
+    problems: int | None,
+    form: str,
+    seed: int,
+    quiet: bool,
+) -> int:
+    """Gather what is known of a claim in every form, print three lines for a review, and write the page to ``out``."""
+    from flowsim.report.referee import review  # slow to import
+
+    _check_seed(seed)
+    chosen, seconds = claim_of(identifier, form), seconds_of("--budget", budget)
+    others = [claim for claim in claims_of(identifier) if claim.id == chosen.id and claim.form != form]
+    claims = [chosen, *others]
+    if problem is not None:
+        claims = [dataclasses.replace(claim, problems=(tables_of(problem),)) for claim in claims]
+    if not chosen.problems and problem is None:
+        refuse("claim id", "that of a claim that lists problems", f"{identifier} has none: name a problem, too")
+    with folder_of(out):
+        out.mkdir(parents=True, exist_ok=True)
+    with _blaming(identifier):
+        found = review(claims, out, budget=seconds, problems=problems, seed=seed, progress=not quiet)
+    print(found, *(f"page: {path}" for path in found.save(out)), sep="\n")
+    return FINISHED
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**32:
+        refuse("--seed", "a whole number of at least 0 and below 2^32", f"it is {seed!s:.60}")
+
+
 @contextlib.contextmanager
 def _options(asked: Asked) -> Iterator[tuple[Claim, Options]]:
     """The claim and the arguments of its search. The folder is created after all options were checked."""
-    if not 0 <= asked.seed < 2**32:
-        refuse("--seed", "a whole number of at least 0 and below 2^32", f"it is {asked.seed!s:.60}")
+    _check_seed(asked.seed)
     claim, over = claim_of(asked.claim, asked.form), dict(map(_axis, asked.over))
     budget = seconds_of("--budget", asked.budget)
     with executor_of(asked.jobs, asked.scheduler) as executor:

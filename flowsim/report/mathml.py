@@ -5,12 +5,10 @@ import html
 import re
 from xml.etree import ElementTree
 
-from flowsim._core.latex import ESCAPES, latex, text_and_formulas
+from flowsim._core.latex import latex, text_and_formulas, unescaped
 from flowsim.claims import Claim, Verdict
 from flowsim.papers.data import latex_of_name
 
-_TEXT = {**{written: character for character, written in ESCAPES.items()}, "``": "“", "''": "”"}
-_MARKUP = re.compile("|".join(map(re.escape, sorted(_TEXT, key=len, reverse=True))))
 # Operators that latex2mathml 3 takes for letters, or does not convert.
 _OPERATORS = {"⪯", "⪰", "±", "⌊", "⌋", "⟨", "⟩"}
 _MENDED = {r"\lVert": "‖", r"\rVert": "‖", "~": "∼"}
@@ -22,22 +20,19 @@ _ATTRIBUTES |= {"scriptlevel", "width"}
 
 def statement_in_html(of: Verdict | Claim) -> str:
     """The statement of a verdict or a claim: its text escaped, its formulas in MathML."""
-    return _in_html(latex(of.statement))
+    return in_html(latex(of.statement))
 
 
 def name_in_html(name: str) -> str:
     """The name of a hypothesis, or a label that ends with a constant, in HTML."""
-    return _in_html(latex_of_name(name))
+    return in_html(latex_of_name(name))
 
 
 @functools.cache
-def _in_html(latex: str) -> str:
+def in_html(latex: str) -> str:
+    """Text-mode LaTeX in HTML."""
     parts = text_and_formulas(latex)
-    return "".join(_formula(part) if place % 2 else _text(part) for place, part in enumerate(parts))
-
-
-def _text(latex: str) -> str:
-    return html.escape(_MARKUP.sub(lambda found: _TEXT[found[0]], latex))
+    return "".join(_formula(part) if place % 2 else html.escape(unescaped(part)) for place, part in enumerate(parts))
 
 
 def _formula(latex: str) -> str:

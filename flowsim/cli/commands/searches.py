@@ -1,8 +1,24 @@
-"""Commands that search: `refute`, `sharpen`, `ablate`."""
+"""Commands that search: `refute`, `sharpen`, `ablate`, `referee`."""
 
-from typing import Literal
+import pathlib
+from typing import Annotated, Literal
 
-from flowsim.cli.commands.options import Axes, Budget, ClaimId, Form, Jobs, Kept, Problems, Scheduler, Seed, entry_of
+import tyro
+
+from flowsim.cli.commands.options import (
+    Axes,
+    Budget,
+    ClaimId,
+    Folder,
+    Form,
+    Jobs,
+    Kept,
+    OtherProblem,
+    Problems,
+    Scheduler,
+    Seed,
+    entry_of,
+)
 
 
 def refute(
@@ -99,3 +115,27 @@ def ablate(
 
     asked = Asked(claim_id, form, (), budget, problems, seed, out, 1, None)
     return ablate(asked, as_json=json, format=format, quiet=quiet)
+
+
+def referee(
+    claim_id: ClaimId,
+    problem: OtherProblem = None,
+    /,
+    out: Folder = pathlib.Path("referee"),
+    budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "5m",
+    problems: Problems = None,
+    form: Form = "printed",
+    seed: Seed = 0,
+    quiet: bool = False,
+) -> int:
+    """Write what a referee needs to know of a claim: its verdicts, proofs, hypotheses, and what was not checked.
+
+    Args:
+        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for your claim.
+        problem: the problem file, or a function of your own; without it the claim's own problems.
+        out: the folder for referee.html, referee.md and referee.tex.
+        budget: the time beyond that of the verdicts, such as 90s or 10m, for certificates and searches.
+        quiet: print no progress.
+    """
+    options = {"budget": budget, "problems": problems, "form": form, "seed": seed, "quiet": quiet}
+    return entry_of("search", "referee")(claim_id, problem, out, **options)

@@ -1,0 +1,336 @@
+"""What a referee needs to know of a claim, on one page: `review` gathers it, and it is written in three formats."""
+
+import dataclasses
+import math
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from flowsim._core import VERSION
+from flowsim._core.documents import versions
+from flowsim._core.files import write_whole
+from flowsim._core.latex import escaped, latex, plain, text_and_formulas, unescaped
+from flowsim._core.text import counted, number_text
+from flowsim.claims import Claim, Judgement, Verdict
+from flowsim.claims.deciding.verdict import own_stop
+from flowsim.experiments.ablation import Ablation, ablate
+from flowsim.experiments.audit import Entry, Kept, evidence_of, judge_all
+from flowsim.experiments.certification import Certificates, counterexample_of, refuted
+from flowsim.experiments.search import Refutation, refute
+from flowsim.papers.data import fault_of, latex_of_name
+from flowsim.report.documents import summary
+from flowsim.report.facts import sharp_constants
+from flowsim.report.ledger import escaped as escaped_in_markdown
+from flowsim.report.mathml import in_html
+from flowsim.report.page import template
+
+CERTIFICATES, SEARCH = "certificates", "search"
+_SHARE = 1 / 3  # of the time, for certificates, for the search and for the hypotheses each
+_RELATIONS = {"<=": r"$\le$", ">=": r"$\ge$", "<": "$<$", ">": "$>$", "=": "$=$"}
+_VERT = r"\\vert "
+_BAR = re.compile(r"(?<!\\)[|]")
+_WEIGHTS = {
+    "slip": "a slip, which the paper's own definitions or displays put right",
+    "wrong-constant": "a wrong constant",
+    "condition-left-out": "a condition that is left out",
+    "false": "it is false in substance",
+}
+
+
+class Table(NamedTuple):
+    """A table of texts in LaTeX."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+class Section(NamedTuple):
+    """A title with texts in LaTeX, and tables."""
+
+    title: str
+    parts: list[str | Table]
+
+
+@dataclasses.dataclass(frozen=True)
+class Review:
+    """What is known of a claim.
+
+    **Fields:**
+
+    - claims: its forms, the one that was asked for first.
+    - entries: the verdicts of all forms on their problems.
+    - search: the search for a counterexample, None if there was none.
+    - known: the file of a known counterexample, or None.
+    - ablation: which hypotheses it needs, None if this was not searched.
+    """
+
+    claims: Sequence[Claim]
+    entries: Sequence[Entry]
+    search: Refutation | None
+    known: pathlib.Path | None
+    ablation: Ablation | None
+
+    @property
+    def claim(self) -> Claim:
+        """The form that was asked for."""
+        return self.claims[0]
+
+    def verdicts(self, claim: Claim) -> list[Verdict]:
+        """The verdicts of one form."""
+        return [entry.verdict for entry in self.entries if entry.verdict.form == claim.form]
+
+    @property
+    def lines(self) -> tuple[str, str, str]:
+        """Three lines for a review, in LaTeX: the verdict, the hypotheses, and what was not checked."""
+        return _verdict_line(self), _hypotheses_line(self), f"Not checked: {'; '.join(_not_checked(self))}."
+
+    def __str__(self) -> str:
+        return "\n".join(_by_parts(line, lambda formula: plain(f"${formula}$"), unescaped) for line in self.lines)
+
+    def sections(self) -> list[Section]:
+        """The page, section by section."""
+        parts = [
+            Section("Summary", list(self.lines)),
+            Section("Statement", [f"{escaped(_name(claim))}: {latex(claim.statement)}" for claim in self.claims]),
+            Section("Verdicts", list(_verdict_parts(self))),
+            Section("Hypotheses", list(_hypothesis_parts(self))),
+            Section("Counterexample", list(_counterexample_parts(self))),
+            Section("Sharp constants", _sharp_parts(self)),
+            Section("Not checked", [f"{line[0].upper()}{line[1:]}." for line in _not_checked(self)]),
+        ]
+        return [section for section in parts if section.parts]
+
+    def save(self, folder: pathlib.Path) -> list[pathlib.Path]:
+        """Write referee.html, referee.md and referee.tex."""
+        sections, title = self.sections(), escaped(f"{self.claim.source}: what flowsim {VERSION} finds")
+        written = []
+        for suffix, form in (("html", _in_html), ("md", _in_markdown), ("tex", _in_latex)):
+            path, text = folder / f"referee.{suffix}", form(title, sections)
+            write_whole(path, lambda file, text=text: file.write(text.encode()))
+            written.append(path)
+        return written
+
+
+def review(
+    claims: Sequence[Claim],
+    out: pathlib.Path,
+    *,
+    budget: float,
+    problems: int | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> Review:
+    """Judge a claim on its problems, try certificates, search for a counterexample, and for the hypotheses it needs.
+
+    **Arguments:**
+
+    - claims: its forms; the first is what is searched.
+    - out: a folder, which keeps the certificates and a counterexample.
+    - budget: seconds, beyond what the verdicts take.
+    - problems: a number of problems of each search, instead of its part of the budget.
+    - seed: the seed of the draws.
+    - progress: whether to show progress bars.
+
+    **Raises:** `ContradictionError` if a certificate shows the opposite of a verdict.
+    """
+    claim, known = claims[0], counterexample_of(claims[0])
+    certificates = Certificates(out / CERTIFICATES, _SHARE * budget / len(claims))
+    entries = refuted(judge_all(claims), certificates, Kept(None))
+    for one in claims:
+        entries = _with_a_proof(one, entries, certificates)
+    options = {"budget": _SHARE * budget, "problems": problems, "seed": seed, "progress": progress}
+    search = refute(claim, **options, out=out / SEARCH) if claim.spaces and known is None else None
+    violated = any(entry.verdict.verdict is Judgement.VIOLATED for entry in entries if entry.claim is claim)
+    conditions = any(entry.verdict.hypotheses for entry in entries if entry.claim is claim)
+    # Of a statement that fails although its hypotheses are met, nothing is learned from problems that miss one.
+    fails = violated or known is not None or (search is not None and search.counterexample is not None)
+    ablation = ablate(claim, **options) if claim.spaces and conditions and not fails else None
+    return Review(tuple(claims), tuple(entries), search, known, ablation)
+
+
+def _with_a_proof(claim: Claim, entries: Sequence[Entry], certificates: Certificates) -> list[Entry]:
+    """The entries. Of a claim that is nowhere violated, the first that holds has what a certificate shows."""
+    judged = {place: entry for place, entry in enumerate(entries) if entry.claim is claim}
+    changed, found = (
+        list(entries),
+        [place for place, entry in judged.items() if entry.verdict.verdict is Judgement.HOLDS],
+    )
+    if found and all(entry.verdict.verdict is not Judgement.VIOLATED for entry in judged.values()):
+        entry = judged[found[0]]
+        evidence = evidence_of(entry.problem.build(), claim.along_flow)
+        verdict = certificates.certified(claim, entry.verdict, evidence, entry.problem)
+        changed[found[0]] = entry._replace(verdict=verdict)
+    return changed
+
+
+def _name(claim: Claim) -> str:
+    return claim.source if claim.form == "printed" else f"{claim.source}, corrected"
+
+
+def _problem(entry: Entry) -> str:
+    return entry.name or entry.problem.heading
+
+
+def _verdict_line(of: Review) -> str:
+    verdicts = of.verdicts(of.claim)
+    said = f"{of.claim.source}{' as printed' if of.claim.form == 'printed' else ', corrected'} ({of.claim.id}): "
+    said += f"{summary(verdicts)}, of {counted(len(verdicts), 'problem')}"
+    shown = [verdict for verdict in verdicts if verdict.certified]
+    said += f"; {shown[0].certified_text()} by a certificate on one of them" if shown else "; measured, not proved"
+    known = ((verdict.margin, place) for place, verdict in enumerate(verdicts) if verdict.margin is not None)
+    margin, place = min(known, default=(math.nan, -1))
+    if place >= 0:
+        worst = verdicts[place]
+        said += f"; least margin {number_text(margin, '+.3g')}, numerical error {number_text(worst.floor, '.0e')}"
+        if worst.verdict is Judgement.VIOLATED and (fault := fault_of(worst)) is not None:
+            said += f"; {_WEIGHTS[fault.weight]}"
+    return f"{escaped(said)}."
+
+
+def _hypotheses_line(of: Review) -> str:
+    if of.ablation is None:
+        names = dict.fromkeys(h.name for verdict in of.verdicts(of.claim) for h in verdict.hypotheses)
+        return f"Hypotheses: {', '.join(map(latex_of_name, names)) or 'none'}."
+    groups: dict[str, list[str]] = {}
+    for row in of.ablation.hypotheses:
+        groups.setdefault(row.verdict, []).append(" with ".join(map(latex_of_name, row.names)))
+    said = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in groups.items())
+    return f"Hypotheses, searched on {counted(of.ablation.problems, 'problem')}: {said}."
+
+
+def _not_checked(of: Review) -> Iterator[str]:
+    verdicts = of.verdicts(of.claim)
+    yield "the argument of the proof, and problems other than those named here"
+    if stop := own_stop(verdicts):
+        yield escaped(stop[0].lower() + stop[1:].rstrip("."))
+    for reason in dict.fromkeys(verdict.uncertified for verdict in verdicts if verdict.uncertified):
+        yield f"no certificate, as {escaped(reason)}"
+    if not of.claim.spaces:
+        yield "no search for a counterexample or for hypotheses, as the claim declares no set of problems"
+    elif of.ablation is None and any(verdict.hypotheses for verdict in verdicts):
+        yield "which hypotheses are needed, as the statement fails with all of them met"
+    if any((fault := fault_of(verdict)) and fault.extraction for verdict in verdicts):
+        yield "the printed page: the fault may be that of the text as it was extracted from the PDF"
+
+
+def _verdict_parts(of: Review) -> Iterator[str | Table]:
+    columns = ("form", "problem", "verdict", "certificate", "margin", "at", "numerical error", "tightness")
+    rows = [
+        (
+            entry.verdict.form,
+            _problem(entry),
+            str(entry.verdict.verdict),
+            entry.verdict.certified_text(),
+            number_text(entry.verdict.margin, "+.3g"),
+            entry.verdict.where_text(),
+            number_text(entry.verdict.floor, ".0e"),
+            number_text(entry.verdict.tightness),
+        )
+        for entry in of.entries
+    ]
+    yield Table(columns, [tuple(map(escaped, row)) for row in rows])
+    yield from (f"{escaped(_name(claim))}: {escaped(claim.note)}" for claim in of.claims if claim.note)
+
+
+def _hypothesis_parts(of: Review) -> Iterator[str | Table]:
+    rows = {
+        (
+            latex_of_name(hypothesis.name),
+            escaped(number_text(float(hypothesis.value))),
+            _RELATIONS[hypothesis.relation],
+            escaped(number_text(float(hypothesis.bound))),
+            "yes" if hypothesis.met else "no",
+            escaped(_problem(entry)),
+        ): None
+        for entry in of.entries
+        if entry.claim is of.claim
+        for hypothesis in entry.verdict.hypotheses
+    }
+    if rows:
+        yield Table(("condition", "value", "", "bound", "met", "problem"), list(rows))
+    if of.ablation is not None:
+        yield from (escaped(str(row)) for row in of.ablation.hypotheses)
+
+
+def _counterexample_parts(of: Review) -> Iterator[str | Table]:
+    if of.known is not None:
+        place = f"docs/counterexamples/{of.known.name}"
+        yield escaped(f"A counterexample is known: flowsim run {place} --claims {of.claim.id} --out DIR")
+    elif of.search is not None and of.search.counterexample is not None:
+        yield escaped(of.search.counterexample.erratum)
+        if of.search.counterexample.problem is not None:
+            yield escaped(f"flowsim run {SEARCH}/counterexample.toml --claims {of.claim.id} --out DIR")
+    elif of.search is not None:
+        yield escaped(" ".join(line.strip() for line in str(of.search).splitlines() if line[:2] != "  "))
+
+
+def _sharp_parts(of: Review) -> list[str | Table]:
+    return [
+        f"{latex_of_name(label)}: {escaped(text)} ({escaped(_problem(entry))})"
+        for entry in of.entries
+        for label, text in sharp_constants([entry.verdict]).items()
+    ]
+
+
+def _in_html(title: str, sections: Sequence[Section]) -> str:
+    return template("referee.html.jinja").render(
+        title=in_html(title), sections=_written(sections, in_html), versions=versions()
+    )
+
+
+def _written(sections: Sequence[Section], form: Callable[[str], str]) -> list[Section]:
+    """The sections with all texts in another format."""
+
+    def part(one: str | Table) -> str | Table:
+        if isinstance(one, str):
+            return form(one)
+        return Table(tuple(map(form, one.columns)), [tuple(map(form, row)) for row in one.rows])
+
+    return [Section(section.title, [part(one) for one in section.parts]) for section in sections]
+
+
+def _in_markdown(title: str, sections: Sequence[Section]) -> str:
+    lines = [f"# {_markdown(title)}"]
+    for section in _written(sections, _markdown):
+        lines.append(f"## {section.title}")
+        for part in section.parts:
+            if isinstance(part, str):
+                lines.append(f"- {part}")
+            else:
+                rows = [part.columns, ("---",) * len(part.columns), *part.rows]
+                lines.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+    return "\n\n".join(lines) + "\n"
+
+
+def _markdown(text: str) -> str:
+    """LaTeX in Markdown, whose tables end a cell at a bar, in formulas too."""
+    return _by_parts(
+        text, lambda formula: f"${_BAR.sub(_VERT, formula)}$", lambda part: escaped_in_markdown(unescaped(part))
+    )
+
+
+def _by_parts(latex: str, formula: Callable[[str], str], text: Callable[[str], str]) -> str:
+    """LaTeX with its formulas and its texts written in another way."""
+    parts = text_and_formulas(latex)
+    return "".join(formula(part) if place % 2 else text(part) for place, part in enumerate(parts))
+
+
+def _in_latex(title: str, sections: Sequence[Section]) -> str:
+    head = rf"% flowsim {VERSION}. Take it in with \input{{referee}}; it needs amsmath, amssymb, array and booktabs."
+    lines = [head, rf"\section*{{{title}}}"]
+    for section in sections:
+        lines.append(rf"\subsection*{{{section.title}}}")
+        for part in section.parts:
+            if isinstance(part, str):
+                lines.append(f"{part}\n")
+            else:
+                width = f"{0.98 / len(part.columns) - 0.02:.3f}"
+                form = rf">{{\raggedright\arraybackslash}}p{{{width}\linewidth}}" * len(part.columns)
+                body = "".join(f"  {' & '.join(row)} \\\\\n" for row in part.rows)
+                head = " & ".join(part.columns)
+                lines.append(
+                    f"{{\\small\\noindent\\begin{{tabular}}{{@{{}}{form}@{{}}}}\n  \\toprule\n  {head} \\\\\n"
+                    f"  \\midrule\n{body}  \\bottomrule\n\\end{{tabular}}}}\n"
+                )
+    return "\n".join(lines)
