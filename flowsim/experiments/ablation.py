@@ -22,6 +22,7 @@ from jaxtyping import Array, PyTree
 from flowsim import papers
 from flowsim._core import checks
 from flowsim._core.documents import plain, versions, write_json
+from flowsim._core.text import counted
 from flowsim._core.types import Document, Scalar
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Real, Space, Whole
@@ -89,7 +90,8 @@ class Ablated:
         if not self.problems:
             return f"{name}: never unmet alone, in no problem that was tried."
         fails = f"; {self.fails} seemed to fail, but were not judged violated" if self.fails else ""
-        return f"{name}: not found needed in {self.problems} problems, with a least margin of {self.least:.3g}{fails}."
+        tried = f"{counted(self.problems, 'problem')}, with a least margin of {self.least:.3g}"
+        return f"{name}: not found needed in {tried}{fails}."
 
 
 @dataclasses.dataclass(frozen=True)

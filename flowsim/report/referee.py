@@ -185,7 +185,17 @@ def _verdict_line(of: Review) -> str:
         said += f"; least margin {number_text(margin, '+.3g')}, numerical error {number_text(worst.floor, '.0e')}"
         if worst.verdict is Judgement.VIOLATED and (fault := fault_of(worst)) is not None:
             said += f"; {_WEIGHTS[fault.weight]}"
-    return f"{escaped(said)}."
+    return f"{escaped(said)}{''.join(_looseness(verdicts))}."
+
+
+def _looseness(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """How far each constant of the statement is from the sharp one, in LaTeX."""
+    pairs = [(name, value, verdict.constants.get(f"sharp_{name}", 0.0))
+             for verdict in verdicts for name, value in verdict.constants.items()]  # fmt: skip
+    for wanted in dict.fromkeys(name for name, value, sharp in pairs if 0 < value < math.inf and 0 < sharp < math.inf):
+        ratios = [sharp / value for name, value, sharp in pairs if name == wanted]
+        low, high = min(ratios), max(ratios)
+        yield f"; the sharp {latex_of_name(wanted)} is {low:.3g} to {high:.3g} times that of the statement"
 
 
 def _hypotheses_line(of: Review) -> str:
