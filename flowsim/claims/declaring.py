@@ -27,6 +27,14 @@ _TAKES: dict[str, Callable[..., object]] = {
 }
 
 
+_NAMES = "takes"  # the attribute of a comparison with the names of what it takes
+
+
+def reads_the_start_only(claim: Claim) -> bool:
+    """Whether a claim cannot read more of a flow than its start, as it was declared with a function of other things."""
+    return bool({"loss", "task", "start"}.issuperset(getattr(claim.compare, _NAMES, ("flow",))))
+
+
 def claim(
     id: str,
     source: str,
@@ -70,6 +78,7 @@ def claim(
                 return eqx.tree_at(lambda c: c.promised, equal(jnp.zeros(1), 0.0, 1.0), jnp.zeros(1, dtype=bool))
             return sides(*(_TAKES[name](loss, flow) for name in takes))
 
+        compare.__dict__[_NAMES] = takes
         said = {} if "statement" in fields else _said(sides)
         own = {"along_flow": "flow" in takes or of_descent, "of_descent": of_descent, **said, **fields}
         return Claim(id, source, compare=compare, hypotheses=all_of(*conditions, *([needs] if needs else [])), **own)

@@ -27,7 +27,7 @@ def run_facts(problem: Problem, evidence: Evidence | DescentEvidence) -> dict[st
         facts["do the samples determine the population loss"] = trust
     elif rate := fit_rate(trajectory):
         clock = "k = " if isinstance(evidence, DescentEvidence) else "t = "
-        begin = f"{evidence.steepest:.3g} + " if isinstance(evidence, Evidence) and evidence.late else ""
+        begin = f"{evidence.clock.since_start(0.0):.3g} + " if isinstance(evidence, Evidence) and evidence.late else ""
         interval, window = f"{rate.low:.6g} to {rate.high:.6g}", f"{clock}{begin}{rate.t_from:.3g} to {rate.t_to:.3g}"
         facts["decay of the excess at the end"] = f"{rate.kind}, {rate.rate:.6g} ({interval}), {window}"
     end = end_point(loss, trajectory)

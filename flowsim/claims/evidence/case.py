@@ -12,18 +12,11 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from flowsim.claims.claim import Claim
+from flowsim.claims.evidence import moving
 from flowsim.claims.evidence.comparing import Panel, compared
 from flowsim.claims.evidence.course import Course
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, OpenError, Roundings
-from flowsim.claims.evidence.moving import (
-    ROUNDING,
-    allowed_in,
-    drift_in,
-    lost_in,
-    moved,
-    nudged_loss,
-    nudged_rows,
-)
+from flowsim.claims.evidence.moving import ROUNDING, allowed_in, drift_in, lost_in, nudged_loss, nudged_rows
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
 from flowsim.claims.evidence.series import (
     Item,
@@ -233,8 +226,8 @@ class Case:
         # A trajectory from a file has no velocity.
         descent = self._repetitions.reference.descent
         assert descent is not None
-        velocity = eqx.filter(_velocity(descent, self.padded.models), eqx.is_inexact_array)
-        return Course(self.run, jax.tree.map(lambda leaf: np.asarray(leaf)[: self.run.t.size], velocity))
+        of_rows = jax.tree.map(lambda leaf: np.asarray(leaf)[: self.run.t.size], _velocity(descent, self.padded.models))
+        return Course(self.run, of_rows, self._repetitions.clock)
 
     @functools.cached_property
     def enclosed(self) -> Enclosed:
@@ -252,7 +245,7 @@ class Case:
         found = dataclasses.replace(self._enclosed(self.run, tuple(errors)), spread=allowed_in(self.run))
         slopes = found.slopes(CHEAP)
         if slopes is not None:
-            found = found.wider(lost_in(slopes, np.asarray(self._slopes)[:count], np.asarray(self.run.t)))
+            found = found.wider(lost_in(slopes, np.asarray(self._slopes)[:count], self._lengths))
         both = lambda spread, drift: spread + drift[:count]
         return dataclasses.replace(found, spread=jax.tree.map(both, found.spread, self._drift))
 
@@ -345,6 +338,11 @@ class Case:
         dissipated = jax.device_put(np.asarray(self.padded.dissipated) * (1 + amount))
         return padded_with(self.padded, models, value, excess, grad_norm_sq, dissipated)
 
+    @property
+    def _lengths(self) -> Float[np.ndarray, " steps"]:
+        """The time from each row to the next."""
+        return self._repetitions.clock.lengths(np.asarray(self.run.t))
+
     @functools.cached_property
     def _slopes(self) -> Float[Array, "T n"]:
         """The field at the weights of the padded solve."""
@@ -358,9 +356,12 @@ class Case:
         # Samples are known less well than rounding.
         if isinstance(self._repetitions.loss, MonteCarloLoss) or slopes.size == 0 or count == 1:
             return jax.tree.map(lambda leaf: np.zeros(leaf.shape[0]), eqx.filter(models, eqx.is_inexact_array))
-        others = [_evaluate(system, moved(models, amount))[-1] for amount in (ROUNDING, -ROUNDING)]
+        # In one pattern the errors of the weights may cancel.
+        both = (ROUNDING, -ROUNDING)
+        others = [_evaluate(system, change(models, by))[-1] for change in (moving.moved, moving.nudged) for by in both]
         noise = np.max([np.abs(np.asarray(other) - slopes) for other in others], axis=0)
-        drift = drift_in(system, self.run, slopes[:count], noise[:count])
+        exactly = lambda: self._enclosed(self.run, ()).exact.slopes(COSTLY)
+        drift = drift_in(system, self.run, self._lengths, slopes[:count], noise[:count], exactly)
         return jax.tree.map(lambda one: np.append(one, np.full(slopes.shape[0] - count, one[-1])), drift)
 
 
@@ -378,7 +379,14 @@ def _evaluate(system: AbstractSystem, models: PyTree):
 
 @eqx.filter_jit
 def _velocity(descent: AbstractDescent, models: PyTree) -> PyTree:
-    return eqx.filter_vmap(descent)(models)
+    """The velocities of models; zero where they are rounding, which may lead far in the time of a long step."""
+    weights, rest = eqx.partition(models, eqx.is_inexact_array)
+    at = lambda nudge: eqx.filter_vmap(descent)(eqx.combine(jax.tree.map(lambda x: x * nudge, weights), rest))
+    here, *others = (eqx.filter(at(1 + amount), eqx.is_inexact_array) for amount in (0.0, ROUNDING, -ROUNDING))
+    felt = lambda x, *others: (
+        jnp.abs(x) > ROUNDING_SAFETY * jnp.max(jnp.stack([jnp.abs(one - x) for one in others]), axis=0)
+    )
+    return jax.tree.map(lambda x, *others: jnp.where(felt(x, *others), x, 0.0), here, *others)
 
 
 def _flat(slopes: PyTree) -> Float[Array, " n"]:

@@ -158,10 +158,15 @@ def rows_of(run: Trajectory) -> tuple[Array, ...]:
     return run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated
 
 
-def shifted(part: Trajectory, t: float, dissipated: float) -> Trajectory:
-    """A continuation of a flow, with its times and dissipated energy counted from the start of that flow."""
+def shifted(part: Trajectory, t: float, dissipated: float, rate: float = 1.0) -> Trajectory:
+    """A continuation of a flow, with its times and dissipated energy counted from the start of that flow.
+
+    **Arguments:** part; t, dissipated: where it begins; rate: how much of its time passes in a unit.
+    """
     later = lambda series, amount: jax.device_put(np.asarray(series) + amount)
-    return dataclasses.replace(part, t=later(part.t, t), dissipated=later(part.dissipated, dissipated))
+    return dataclasses.replace(
+        part, t=later(np.asarray(part.t) / rate, t), dissipated=later(part.dissipated, dissipated)
+    )
 
 
 def merged(parts: Sequence[Trajectory]) -> Trajectory:
@@ -185,6 +190,7 @@ def merged(parts: Sequence[Trajectory]) -> Trajectory:
         grad_norm_sq=grad_norm_sq,
         dissipated=dissipated,
         status=unfinished[0] if unfinished else first.status,
+        counted=None,
     )
 
 

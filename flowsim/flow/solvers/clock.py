@@ -2,6 +2,8 @@
 times from the start, but it can in times from an origin shortly before.
 """
 
+import dataclasses
+
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -42,6 +44,57 @@ def counted(run: Trajectory) -> tuple[Times, float]:
     before, after = np.cumsum(steps[:row][::-1])[::-1], np.cumsum(steps[row:])
     times = np.concatenate([-before, [0.0], after])
     return times, float(-times[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Clock:
+    """The times that a flow is judged at, which increase from row to row however late its drops are.
+
+    They are those of `counted`. Where these are equal, as in the first of two late drops, each step before the last
+    origin takes one unit.
+
+    **Fields:**
+
+    - times: (T,) at the rows of the flow.
+    - rates: (T,) the time that passes in a unit after each row; 1 after the last one.
+    - from_start: (T,) the times from the start.
+    """
+
+    times: Times
+    rates: Times
+    from_start: Times
+
+    @staticmethod
+    def of(run: Trajectory) -> "Clock":
+        """The clock of a flow."""
+        (times, _), ones = counted(run), np.ones(run.t.size)
+        if run.counted is None:
+            return Clock(times, ones, times)
+        origins, since = map(np.asarray, run.counted)
+        row = _last_origin(origins, since)
+        steps, rates = lengths(run), ones
+        if not np.all(np.diff(times) > 0):
+            times = np.append(times[row] - np.arange(row, 0, -1), times[row:])
+            rates = np.append(steps[:row], ones[row:])
+        return Clock(times, rates, origins + since)
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether there are several late drops, so that more than the unit of time passes in some unit."""
+        return bool(np.any(self.rates != 1))
+
+    def rate(self, t: float | np.ndarray) -> np.ndarray:
+        """The time that passes in a unit after each of these times."""
+        row = np.searchsorted(self.times, t, side="right") - 1
+        return np.where(row < 0, 1.0, self.rates[row])
+
+    def lengths(self, t: Times) -> Float[np.ndarray, " steps"]:
+        """The time from each to the next of increasing times, among which are those of all rows."""
+        return np.diff(t) * self.rate(t[:-1])
+
+    def since_start(self, t: float | np.ndarray) -> np.ndarray:
+        """These times, counted from the start of the flow."""
+        return np.asarray(t) if self.from_start is self.times else np.asarray(np.interp(t, self.times, self.from_start))
 
 
 def _last_origin(origins: Times, since: Times) -> int:
