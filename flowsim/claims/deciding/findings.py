@@ -43,8 +43,8 @@ def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, lower: floa
     if claim.along_flow and (reason := not_solved("A more accurate solve", fine.run) or _unbalanced(fine.run)):
         return Finding(Judgement.UNRESOLVED, note=reason)
     # The errors of weights at rest add up from one late drop to the next.
-    several, finely = evidence.clock.is_uneven, _GRANTED * evidence.trajectory.settings.rtol
-    loss, asked = evidence.stated, finely if several else WORST_RESOLUTION
+    finely = _GRANTED * evidence.trajectory.settings.rtol
+    loss, asked = evidence.stated, finely if evidence.late else WORST_RESOLUTION
     ours = fine.panel.compared(claim, loss, fine.padded)
     if np.any(ours.allowance[ours.promised] > 0):
         # The allowance of the rough solve is not used.

@@ -12,11 +12,18 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from flowsim.claims.claim import Claim
-from flowsim.claims.evidence import moving
 from flowsim.claims.evidence.comparing import Panel, compared
 from flowsim.claims.evidence.course import Course
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, OpenError, Roundings
-from flowsim.claims.evidence.moving import ROUNDING, allowed_in, drift_in, lost_in, nudged_loss, nudged_rows
+from flowsim.claims.evidence.moving import (
+    ROUNDING,
+    allowed_in,
+    drift_in,
+    lost_in,
+    noise_of,
+    nudged_loss,
+    nudged_rows,
+)
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
 from flowsim.claims.evidence.series import (
     Item,
@@ -226,7 +233,11 @@ class Case:
         # A trajectory from a file has no velocity.
         descent = self._repetitions.reference.descent
         assert descent is not None
-        of_rows = jax.tree.map(lambda leaf: np.asarray(leaf)[: self.run.t.size], _velocity(descent, self.padded.models))
+        velocity = functools.partial(_velocity, descent)
+        here = velocity(self.padded.models)
+        # A velocity that is rounding may lead far in the time of a long step.
+        felt = lambda x, noise: np.where(np.abs(x) > ROUNDING_SAFETY * noise, x, 0.0)[: self.run.t.size]
+        of_rows = jax.tree.map(felt, here, noise_of(velocity, here, self.padded.models))
         return Course(self.run, of_rows, self._repetitions.clock)
 
     @functools.cached_property
@@ -356,10 +367,7 @@ class Case:
         # Samples are known less well than rounding.
         if isinstance(self._repetitions.loss, MonteCarloLoss) or slopes.size == 0 or count == 1:
             return jax.tree.map(lambda leaf: np.zeros(leaf.shape[0]), eqx.filter(models, eqx.is_inexact_array))
-        # In one pattern the errors of the weights may cancel.
-        both = (ROUNDING, -ROUNDING)
-        others = [_evaluate(system, change(models, by))[-1] for change in (moving.moved, moving.nudged) for by in both]
-        noise = np.max([np.abs(np.asarray(other) - slopes) for other in others], axis=0)
+        noise = noise_of(lambda models: _evaluate(system, models)[-1], slopes, models)
         exactly = lambda: self._enclosed(self.run, ()).exact.slopes(COSTLY)
         drift = drift_in(system, self.run, self._lengths, slopes[:count], noise[:count], exactly)
         return jax.tree.map(lambda one: np.append(one, np.full(slopes.shape[0] - count, one[-1])), drift)
@@ -379,14 +387,7 @@ def _evaluate(system: AbstractSystem, models: PyTree):
 
 @eqx.filter_jit
 def _velocity(descent: AbstractDescent, models: PyTree) -> PyTree:
-    """The velocities of models; zero where they are rounding, which may lead far in the time of a long step."""
-    weights, rest = eqx.partition(models, eqx.is_inexact_array)
-    at = lambda nudge: eqx.filter_vmap(descent)(eqx.combine(jax.tree.map(lambda x: x * nudge, weights), rest))
-    here, *others = (eqx.filter(at(1 + amount), eqx.is_inexact_array) for amount in (0.0, ROUNDING, -ROUNDING))
-    felt = lambda x, *others: (
-        jnp.abs(x) > ROUNDING_SAFETY * jnp.max(jnp.stack([jnp.abs(one - x) for one in others]), axis=0)
-    )
-    return jax.tree.map(lambda x, *others: jnp.where(felt(x, *others), x, 0.0), here, *others)
+    return eqx.filter(eqx.filter_vmap(descent)(models), eqx.is_inexact_array)
 
 
 def _flat(slopes: PyTree) -> Float[Array, " n"]:

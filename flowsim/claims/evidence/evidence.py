@@ -59,13 +59,14 @@ class Evidence(AbstractRepetitions):
             return None
         t = np.asarray(run.t)
         end = float(t[-1])
-        long = end or float(self.clock.from_start[-1])
         for times in _FURTHER:
             # The continuation starts with steps of the present length, since something may happen soon.
-            first, last = np.log10((end - float(t[-2])) / long), np.log10(times)
-            further = self._from(self.loss, run, run.t.size - 1, long * np.logspace(first, last, _OUTPUTS))
+            first, last = np.log10((end - float(t[-2])) / end), np.log10(times)
+            further = self._from(self.loss, run, run.t.size - 1, end * np.logspace(first, last, _OUTPUTS))
             if further.status.finished:
-                longer = merged([run, shifted(further, end, float(np.asarray(run.dissipated)[-1]))])
+                longer = merged(
+                    [run, shifted(further, end + np.asarray(further.t), float(np.asarray(run.dissipated)[-1]))]
+                )
                 return Case(self, lambda evidence, longer=longer: longer)
         return None
 

@@ -67,6 +67,14 @@ def nudged(tree: PyTree, amount: float) -> PyTree:
     return jax.tree.map(move, tree)
 
 
+def noise_of(function: Callable[[PyTree], PyTree], here: PyTree, models: PyTree) -> PyTree:
+    """By how much rounding of the weights changes a function of models, of which the values are given."""
+    # In one pattern the errors of the weights may cancel.
+    others = (function(change(models, by)) for change in (moved, nudged) for by in (ROUNDING, -ROUNDING))
+    apart = lambda x, *others: np.max([np.abs(np.asarray(other) - np.asarray(x)) for other in others], axis=0)
+    return jax.tree.map(apart, here, *others)
+
+
 def nudged_rows(models: PyTree, amount: float, drift: PyTree) -> PyTree:
     """The same of models in rows, with an amount larger in each row by a drift relative to the largest weight of an
     array.

@@ -219,10 +219,11 @@ class AbstractRepetitions:
         further = further[further < t[-1]]
         parts = [run]
         for left in (np.unique(np.searchsorted(t, further, side="right")) - 1).tolist():
-            times = further[(further > t[left]) & (further < t[left + 1])] - t[left]
-            rate = float(self.clock.rate(t[left]))
-            part = self._from(loss, run, left, rate * times)
-            parts.append(shifted(part, float(t[left]), float(run.dissipated[left]), rate))
+            times = further[(further > t[left]) & (further < t[left + 1])]
+            part = self._from(loss, run, left, self.clock.rate(t[left]) * (times - t[left]))
+            # Rates and origins would round them.
+            at = np.append(t[left], times)[: part.t.size]
+            parts.append(shifted(part, at, float(run.dissipated[left])))
         return merged(parts)
 
     def _from(self, loss: AbstractPopulationLoss, run: Trajectory, row: int, times: np.ndarray) -> Trajectory:

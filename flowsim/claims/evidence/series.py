@@ -158,14 +158,10 @@ def rows_of(run: Trajectory) -> tuple[Array, ...]:
     return run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated
 
 
-def shifted(part: Trajectory, t: float, dissipated: float, rate: float = 1.0) -> Trajectory:
-    """A continuation of a flow, with its times and dissipated energy counted from the start of that flow.
-
-    **Arguments:** part; t, dissipated: where it begins; rate: how much of its time passes in a unit.
-    """
-    later = lambda series, amount: jax.device_put(np.asarray(series) + amount)
+def shifted(part: Trajectory, t: np.ndarray, dissipated: float) -> Trajectory:
+    """A continuation of a flow, at its times in that flow, with the energy dissipated before it added."""
     return dataclasses.replace(
-        part, t=later(np.asarray(part.t) / rate, t), dissipated=later(part.dissipated, dissipated)
+        part, t=jax.device_put(t), dissipated=jax.device_put(np.asarray(part.dissipated) + dissipated)
     )
 
 

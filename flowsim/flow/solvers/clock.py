@@ -50,13 +50,12 @@ def counted(run: Trajectory) -> tuple[Times, float]:
 class Clock:
     """The times that a flow is judged at, which increase from row to row however late its drops are.
 
-    They are those of `counted`. Where these are equal, as in the first of two late drops, each step before the last
-    origin takes one unit.
+    They are those since the last origin. Before it, each step takes one unit.
 
     **Fields:**
 
     - times: (T,) at the rows of the flow.
-    - rates: (T,) the time that passes in a unit after each row; 1 after the last one.
+    - rates: (T,) the time that passes in a unit after each row.
     - from_start: (T,) the times from the start.
     """
 
@@ -67,26 +66,18 @@ class Clock:
     @staticmethod
     def of(run: Trajectory) -> "Clock":
         """The clock of a flow."""
-        (times, _), ones = counted(run), np.ones(run.t.size)
         if run.counted is None:
-            return Clock(times, ones, times)
+            t = np.asarray(run.t)
+            return Clock(t, np.ones(t.size), t)
         origins, since = map(np.asarray, run.counted)
-        row = _last_origin(origins, since)
-        steps, rates = lengths(run), ones
-        if not np.all(np.diff(times) > 0):
-            times = np.append(times[row] - np.arange(row, 0, -1), times[row:])
-            rates = np.append(steps[:row], ones[row:])
-        return Clock(times, rates, origins + since)
-
-    @property
-    def is_uneven(self) -> bool:
-        """Whether there are several late drops, so that more than the unit of time passes in some unit."""
-        return bool(np.any(self.rates != 1))
+        # The row at the last origin counts its own time from the one before.
+        row = max(_last_origin(origins, since) - 1, 0)
+        times = np.concatenate([np.arange(-row, 1.0), since[row + 1 :]])
+        return Clock(times, np.append(lengths(run)[:row], np.ones(since.size - row)), origins + since)
 
     def rate(self, t: float | np.ndarray) -> np.ndarray:
         """The time that passes in a unit after each of these times."""
-        row = np.searchsorted(self.times, t, side="right") - 1
-        return np.where(row < 0, 1.0, self.rates[row])
+        return self.rates[np.searchsorted(self.times, t, side="right") - 1]
 
     def lengths(self, t: Times) -> Float[np.ndarray, " steps"]:
         """The time from each to the next of increasing times, among which are those of all rows."""
@@ -94,7 +85,9 @@ class Clock:
 
     def since_start(self, t: float | np.ndarray) -> np.ndarray:
         """These times, counted from the start of the flow."""
-        return np.asarray(t) if self.from_start is self.times else np.asarray(np.interp(t, self.times, self.from_start))
+        if self.from_start is self.times:
+            return np.asarray(t)
+        return np.interp(t, self.times, self.from_start) + np.maximum(np.asarray(t) - self.times[-1], 0.0)
 
 
 def _last_origin(origins: Times, since: Times) -> int:
