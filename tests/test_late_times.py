@@ -187,6 +187,26 @@ def test_three_late_drops_are_judged_each_from_its_own_origin(scale):
         assert verdict.verdict is Judgement.UNRESOLVED and "so late" in verdict.note
 
 
+def test_how_far_the_next_head_is_tells_when_a_drop_is():
+    """Heads of strengths s > z drop at 1/(s scale), where the weights of the latter are scale/(1 - z/s)."""
+    scale, strong, weak = 1e-14, HEADS[0], HEADS[1]
+    loss = FunctionLoss(lambda m: jnp.sum((m.a * m.b * m.c - HEADS[:2]) ** 2) / 2, minimum=0.0)
+    run = gradient_flow(loss, Three(*[jnp.full(2, scale)] * 3))
+    x, next_ = (
+        lambda run: run.models.a[:, 0] ** 3 / strong,
+        lambda run: run.models.a[:, 1] * (1 - weak / strong) / scale,
+    )
+    drops = lambda run: (x(run) > 0.1) & (x(run) < 0.9)
+    expected = {
+        _claim(lambda _, run: at_most(next_(run), 1.001, promised=drops(run))): Judgement.HOLDS,
+        _claim(lambda _, run: at_least(next_(run), 0.999, promised=drops(run))): Judgement.HOLDS,
+        _claim(lambda _, run: at_most(next_(run), 0.999, promised=drops(run))): Judgement.VIOLATED,
+        _claim(lambda _, run: at_least(next_(run), 1.001, promised=drops(run))): Judgement.VIOLATED,
+    }
+    evidence = Evidence(loss, run, claims=[*expected])
+    assert [judge_on(claim, evidence).verdict for claim in expected] == [*expected.values()]
+
+
 @pytest.mark.parametrize("scale", [1e-14, 1e-20])
 def test_the_clock_of_late_drops_increases_and_knows_what_passes(scale):
     run = gradient_flow(three_heads(), Three(*[jnp.full(3, scale)] * 3))

@@ -6,7 +6,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flowsim import Claim, FunctionLoss, LinearAttentionLoss, LinearRegression, at_least, at_most, gradient_flow
+from flowsim import (
+    Claim,
+    FunctionLoss,
+    LinearAttentionLoss,
+    LinearRegression,
+    at_least,
+    at_most,
+    equal,
+    gradient_flow,
+)
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.solvers.dense.kernel import DenseKernel
 from flowsim.flow.solvers.lockstep import AbstractObserver, follow
@@ -202,3 +211,32 @@ def test_weights_that_are_held_fixed_decide_nothing_by_staying(count):
     evidence = Evidence(loss, run, claims=[false, true])
     assert judge_on(false, evidence).verdict is not Judgement.HOLDS
     assert judge_on(true, evidence).verdict is not Judgement.VIOLATED
+
+
+@pytest.mark.parametrize("scale", [1e-1, 1e-40, pytest.param(1e-100, marks=pytest.mark.slow)])
+def test_statements_on_each_drop_are_decided_by_a_thousandth_of_its_time(scale):
+    loss, start, times, _ = ladder(scale)
+    run = gradient_flow(loss, start)
+
+    def mode(t, i, later):
+        return STRENGTHS[i] * jax.nn.sigmoid(2 * STRENGTHS[i] * (t / later - times[i]))
+
+    def on_drop(i):
+        x, s = lambda model: model.a[..., i] * model.b[..., i], STRENGTHS[i]
+        before, after = (by * times[i] for by in (0.9995, 1.0005))
+        return {
+            lambda _, run: at_most(x(run.at(before)), s / 2): Judgement.HOLDS,
+            lambda _, run: at_least(x(run.at(after)), s / 2): Judgement.HOLDS,
+            lambda _, run: at_least(x(run.at(before)), s / 2): Judgement.VIOLATED,
+            lambda _, run: at_most(x(run.at(after)), s / 2): Judgement.VIOLATED,
+            lambda _, run: equal(x(run.models), mode(run.t, i, 1.0), s): Judgement.HOLDS,
+            lambda _, run: equal(x(run.models), mode(run.t, i, 1.001), s): Judgement.VIOLATED,
+        }
+
+    expected = {_claim(compare): judgement for i in range(3) for compare, judgement in on_drop(i).items()}
+    evidence = Evidence(loss, run, claims=[*expected])
+    assert [judge_on(claim, evidence).verdict for claim in expected] == [*expected.values()]
+
+
+def _claim(compare):
+    return Claim("scales.drop", "-", "-", compare)
