@@ -1,5 +1,6 @@
 """Claims as functions of their two sides: what the docstring, the arguments and the section say."""
 
+import dataclasses
 import functools
 
 import equinox as eqx
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import flowsim
+from flowsim.claims import Evidence
 from flowsim.claims.hypotheses import hypothesis
 from flowsim.flow.gradient_flow import start_alone
 
@@ -175,3 +177,18 @@ def test_an_identity_is_what_equates_its_sides():
 
 def problem(a):
     return LOSS, Point(jnp.array([a, 2 * a]))
+
+
+def test_what_takes_no_flow_is_not_compared_to_see_whether_it_reads_one():
+    calls = []
+
+    @flowsim.claim("mine.formula", "notes")
+    def formula(loss):
+        """1 = 1"""
+        calls.append(loss)
+        return flowsim.equal(jnp.ones(1), 1.0, 1.0)
+
+    evidence = Evidence(LOSS, run())
+    assert not evidence.reads_more_than_the_start(formula) and not calls
+    hidden = dataclasses.replace(decay, along_flow=False)
+    assert evidence.reads_more_than_the_start(hidden)

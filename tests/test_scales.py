@@ -6,7 +6,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flowsim import FunctionLoss, LinearAttentionLoss, LinearRegression, gradient_flow
+from flowsim import (
+    Claim,
+    FunctionLoss,
+    LinearAttentionLoss,
+    LinearRegression,
+    at_least,
+    at_most,
+    equal,
+    gradient_flow,
+)
+from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.solvers.dense.kernel import DenseKernel
 from flowsim.flow.solvers.lockstep import AbstractObserver, follow
 from flowsim.flow.solvers.summary import STATUSES, Ends, Scales, Summarizing
@@ -184,3 +194,49 @@ def test_four_factors_leave_where_the_change_of_the_gradient_is_below_the_least_
     run = gradient_flow(FunctionLoss(lambda m: (jnp.prod(m.w) - 1) ** 2 / 2, minimum=0.0), One(jnp.full(4, scale)))
     assert run.status is Status.EXCESS
     assert float(run.t[-1]) == pytest.approx(1 / (2 * scale**2), rel=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(200, marks=pytest.mark.slow)])
+def test_weights_that_are_held_fixed_decide_nothing_by_staying(count):
+    """Along the valley u + w = 1, tilted by less than the rounding of the field, w falls by 1.5e-5 until t = 1e11, and
+    the solver holds it. The start is where one pattern of rounding cancels.
+    """
+    tilt, t1, u = 3e-16, 1e11, np.cos(2.0) / (np.cos(2.0) - np.cos(1.0))
+    loss = FunctionLoss(lambda m: jnp.sum((m.a + m.b - 1) ** 2) / 2 + tilt * jnp.sum(m.b))
+    run = gradient_flow(loss, Two(jnp.full(count, u + 0.05), jnp.full(count, 1.05 - u)), t1=t1)
+    half = 1 - u - tilt * t1 / 4
+    assert np.all(np.abs(np.asarray(run.end.b) - (1 - u)) < 5e-6)
+    false = Claim("held.false", "-", "-", lambda _, run: at_least(run.models.b[-1], half))
+    true = Claim("held.true", "-", "-", lambda _, run: at_most(run.models.b[-1], half))
+    evidence = Evidence(loss, run, claims=[false, true])
+    assert judge_on(false, evidence).verdict is not Judgement.HOLDS
+    assert judge_on(true, evidence).verdict is not Judgement.VIOLATED
+
+
+@pytest.mark.parametrize("scale", [1e-1, 1e-40, pytest.param(1e-100, marks=pytest.mark.slow)])
+def test_statements_on_each_drop_are_decided_by_a_thousandth_of_its_time(scale):
+    loss, start, times, _ = ladder(scale)
+    run = gradient_flow(loss, start)
+
+    def mode(t, i, later):
+        return STRENGTHS[i] * jax.nn.sigmoid(2 * STRENGTHS[i] * (t / later - times[i]))
+
+    def on_drop(i):
+        x, s = lambda model: model.a[..., i] * model.b[..., i], STRENGTHS[i]
+        before, after = (by * times[i] for by in (0.9995, 1.0005))
+        return {
+            lambda _, run: at_most(x(run.at(before)), s / 2): Judgement.HOLDS,
+            lambda _, run: at_least(x(run.at(after)), s / 2): Judgement.HOLDS,
+            lambda _, run: at_least(x(run.at(before)), s / 2): Judgement.VIOLATED,
+            lambda _, run: at_most(x(run.at(after)), s / 2): Judgement.VIOLATED,
+            lambda _, run: equal(x(run.models), mode(run.t, i, 1.0), s): Judgement.HOLDS,
+            lambda _, run: equal(x(run.models), mode(run.t, i, 1.001), s): Judgement.VIOLATED,
+        }
+
+    expected = {_claim(compare): judgement for i in range(3) for compare, judgement in on_drop(i).items()}
+    evidence = Evidence(loss, run, claims=[*expected])
+    assert [judge_on(claim, evidence).verdict for claim in expected] == [*expected.values()]
+
+
+def _claim(compare):
+    return Claim("scales.drop", "-", "-", compare)

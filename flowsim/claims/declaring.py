@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,13 @@ _TAKES: dict[str, Callable[..., object]] = {
     "flow": lambda loss, flow: flow,
     "descent": lambda loss, flow: flow,
 }
+# By identity, since a function that wraps a comparison takes over its attributes.
+_OF_THE_START: weakref.WeakSet[Callable[..., Comparison]] = weakref.WeakSet()
+
+
+def reads_the_start_only(claim: Claim) -> bool:
+    """Whether a claim cannot read more of a flow than its start, as it was declared with a function of other things."""
+    return claim.compare in _OF_THE_START
 
 
 def claim(
@@ -70,6 +78,8 @@ def claim(
                 return eqx.tree_at(lambda c: c.promised, equal(jnp.zeros(1), 0.0, 1.0), jnp.zeros(1, dtype=bool))
             return sides(*(_TAKES[name](loss, flow) for name in takes))
 
+        if not {"flow", "descent"} & {*takes}:
+            _OF_THE_START.add(compare)
         said = {} if "statement" in fields else _said(sides)
         own = {"along_flow": "flow" in takes or of_descent, "of_descent": of_descent, **said, **fields}
         return Claim(id, source, compare=compare, hypotheses=all_of(*conditions, *([needs] if needs else [])), **own)

@@ -383,11 +383,16 @@ def leads_away(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool
 
 def is_rounding(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
     """Whether each entry of the field is below the change by rounding of the weights."""
+    return jnp.all(jnp.stack([jnp.all(leaf) for leaf in jax.tree.leaves(rounded(system, state))]))
+
+
+def rounded(system: AbstractSystem, state: PyTree) -> PyTree:
+    """Which entries of the field are below the change by rounding of the weights."""
     # In one batch, so that the field is compiled once.
     nudges = 1 + jnp.asarray([0.0, 4 * _EPS, -4 * _EPS])
     slopes = jax.vmap(lambda nudge: system.field(jax.tree.map(lambda x: x * nudge, state)))(nudges)
 
     def still(slopes):
-        return jnp.all(jnp.abs(slopes[0]) <= 8 * jnp.max(jnp.abs(slopes[1:] - slopes[:1]), axis=0))
+        return jnp.abs(slopes[0]) <= 8 * jnp.max(jnp.abs(slopes[1:] - slopes[:1]), axis=0)
 
-    return jnp.all(jnp.stack(jax.tree.leaves(jax.tree.map(still, slopes))))
+    return jax.tree.map(still, slopes)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from flowsim.claims import Evidence, Verdict, end_point, fit_rate
 from flowsim.claims.deciding.iterates import DescentEvidence
 from flowsim.flow.risk_curve import RiskCurve
+from flowsim.flow.solvers.clock import counted
 from flowsim.losses.deep.multi_layer import AbstractLayersLoss
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 from flowsim.papers import predictions_of
@@ -27,7 +28,7 @@ def run_facts(problem: Problem, evidence: Evidence | DescentEvidence) -> dict[st
         facts["do the samples determine the population loss"] = trust
     elif rate := fit_rate(trajectory):
         clock = "k = " if isinstance(evidence, DescentEvidence) else "t = "
-        begin = f"{evidence.steepest:.3g} + " if isinstance(evidence, Evidence) and evidence.late else ""
+        begin = f"{counted(trajectory)[1]:.3g} + " if trajectory.counted is not None else ""
         interval, window = f"{rate.low:.6g} to {rate.high:.6g}", f"{clock}{begin}{rate.t_from:.3g} to {rate.t_to:.3g}"
         facts["decay of the excess at the end"] = f"{rate.kind}, {rate.rate:.6g} ({interval}), {window}"
     end = end_point(loss, trajectory)

@@ -27,7 +27,6 @@ _LATE = (
     "The flow leaves a saddle so late that rounding of the time from the start hides the drop. "
     "Only statements without times can be judged here, and only for an exact loss."
 )
-_LATE_TWICE = "The flow leaves more than one saddle so late that rounding of the time hides the drops."
 
 
 def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, bool, bool]:
@@ -147,8 +146,6 @@ def too_late(claim: Claim, evidence: Evidence) -> str:
     """The reason why a statement cannot be judged on a flow that leaves a saddle late; empty if it can."""
     if not evidence.late:
         return ""
-    if not np.all(np.diff(np.asarray(evidence.trajectory.t)) > 0):
-        return _LATE_TWICE
     return _LATE if isinstance(evidence.loss, MonteCarloLoss) or _reads_the_time(claim, evidence) else ""
 
 
@@ -157,7 +154,7 @@ def _reads_the_time(claim: Claim, evidence: Evidence) -> bool:
     if evidence.times_of(claim) or depends_on_the_times(claim, evidence):
         return True
     case = evidence.cases[0]
-    from_start = jax.device_put(np.maximum(np.asarray(case.padded.t) + evidence.steepest, 0.0))
+    from_start = jax.device_put(evidence.clock.since_start(np.asarray(case.padded.t)))
     padded = dataclasses.replace(case.padded, t=from_start)
     ours, other = (case.panel.compared(claim, evidence.stated, run) for run in (case.padded, padded))
     return bool(_differs(ours, other).any())

@@ -42,14 +42,16 @@ def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, lower: floa
     """
     if claim.along_flow and (reason := not_solved("A more accurate solve", fine.run) or _unbalanced(fine.run)):
         return Finding(Judgement.UNRESOLVED, note=reason)
-    loss, asked = evidence.stated, WORST_RESOLUTION
+    # The errors of weights at rest add up from one late drop to the next.
+    finely = _GRANTED * evidence.trajectory.settings.rtol
+    loss, asked = evidence.stated, finely if evidence.late else WORST_RESOLUTION
     ours = fine.panel.compared(claim, loss, fine.padded)
     if np.any(ours.allowance[ours.promised] > 0):
         # The allowance of the rough solve is not used.
         alone, fine = rough is fine, fine.settled
         rough = fine if alone else rough.with_remaining(fine.remaining)
         if evidence.takes_limit(claim):
-            asked = _GRANTED * evidence.trajectory.settings.rtol
+            asked = finely
             rough, fine = (fine.continued or fine,) * 2 if alone else _continued(rough, fine)
         ours = fine.panel.compared(claim, loss, fine.padded)
     rest = lower * ours.reference if lower else np.zeros(ours.slack.shape)
@@ -77,7 +79,7 @@ def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, lower: floa
     return Finding(
         judgement,
         margin=float(sides.margin[worst]),
-        where=_place_of(worst, sides.slack.shape, fine, claim, evidence.steepest),
+        where=_place_of(worst, sides.slack.shape, fine, claim, evidence),
         floor=float((sides.error[worst] + sides.allowance[worst]) / sides.size[worst]),
         tightness=float(sides.tightness[worst]) or None,
         note=ground.note if judgement is Judgement.UNRESOLVED else "",
@@ -127,7 +129,7 @@ def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict
         return {}
     t = np.asarray(case.run.t)
     if ground.last < t.size - 1:
-        return {"until": evidence.steepest + float(t[ground.last]), "cut": True}
+        return {"until": float(evidence.clock.since_start(t[ground.last])), "cut": True}
     # What combines times depends on all that are still to come.
     combines = ground.combines or depends_on_others(claim, evidence)
     if not combines and carried_on(claim, case, ground.sides):
@@ -136,10 +138,12 @@ def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict
     if status is Status.STATIONARY:
         # Only its times were evaluated.
         return {"until": 0.0, "cut": True}
-    return {"until": evidence.steepest + float(t[-1]), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}
+    return {"until": float(evidence.clock.since_start(t[-1])), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}
 
 
-def _place_of(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim, later: float) -> float | str:
+def _place_of(
+    index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim, evidence: Evidence
+) -> float | str:
     """The time, or the number of the point, and the number of the entry if the row has several.
 
     **Arguments:**
@@ -148,19 +152,19 @@ def _place_of(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim:
     - shape: the shape of the comparison.
     - case: the solve.
     - claim: the claim.
-    - later: the time from the start to t = 0 of the solve.
+    - evidence: of the flow.
     """
-    place = _point(index[0], shape[0], case, claim, later)
+    place = _point(index[0], shape[0], case, claim, evidence)
     if len(shape) == 1:
         return place
     return f"{place if isinstance(place, str) else f't = {place:.4g}'}, entry {index[1] + 1} of {shape[1]}"
 
 
-def _point(row: int, length: int, case: Case, claim: Claim, later: float) -> float | str:
+def _point(row: int, length: int, case: Case, claim: Claim, evidence: Evidence) -> float | str:
     """The time or the number of a point. A claim along the flow may have points after the times."""
     times = case.padded.t.size
     if case.has_times(claim, length) or (claim.along_flow and row < times < length):
-        return later + float(np.asarray(case.padded.t)[row])
+        return float(evidence.clock.since_start(np.asarray(case.padded.t)[row]))
     if claim.along_flow and length > times:
         row, length = row - times, length - times
     return f"point {row + 1} of {length}" if length > 1 else "one point"

@@ -20,7 +20,7 @@ from flowsim.claims.evidence.moving import (
     allowed_in,
     drift_in,
     lost_in,
-    moved,
+    noise_of,
     nudged_loss,
     nudged_rows,
 )
@@ -233,8 +233,12 @@ class Case:
         # A trajectory from a file has no velocity.
         descent = self._repetitions.reference.descent
         assert descent is not None
-        velocity = eqx.filter(_velocity(descent, self.padded.models), eqx.is_inexact_array)
-        return Course(self.run, jax.tree.map(lambda leaf: np.asarray(leaf)[: self.run.t.size], velocity))
+        velocity = functools.partial(_velocity, descent)
+        here = velocity(self.padded.models)
+        # A velocity that is rounding may lead far in the time of a long step.
+        felt = lambda x, noise: np.where(np.abs(x) > ROUNDING_SAFETY * noise, x, 0.0)[: self.run.t.size]
+        of_rows = jax.tree.map(felt, here, noise_of(velocity, here, self.padded.models))
+        return Course(self.run, of_rows, self._repetitions.clock)
 
     @functools.cached_property
     def enclosed(self) -> Enclosed:
@@ -252,7 +256,7 @@ class Case:
         found = dataclasses.replace(self._enclosed(self.run, tuple(errors)), spread=allowed_in(self.run))
         slopes = found.slopes(CHEAP)
         if slopes is not None:
-            found = found.wider(lost_in(slopes, np.asarray(self._slopes)[:count], np.asarray(self.run.t)))
+            found = found.wider(lost_in(slopes, np.asarray(self._slopes)[:count], self._lengths))
         both = lambda spread, drift: spread + drift[:count]
         return dataclasses.replace(found, spread=jax.tree.map(both, found.spread, self._drift))
 
@@ -345,6 +349,11 @@ class Case:
         dissipated = jax.device_put(np.asarray(self.padded.dissipated) * (1 + amount))
         return padded_with(self.padded, models, value, excess, grad_norm_sq, dissipated)
 
+    @property
+    def _lengths(self) -> Float[np.ndarray, " steps"]:
+        """The time from each row to the next."""
+        return self._repetitions.clock.lengths(np.asarray(self.run.t))
+
     @functools.cached_property
     def _slopes(self) -> Float[Array, "T n"]:
         """The field at the weights of the padded solve."""
@@ -358,9 +367,9 @@ class Case:
         # Samples are known less well than rounding.
         if isinstance(self._repetitions.loss, MonteCarloLoss) or slopes.size == 0 or count == 1:
             return jax.tree.map(lambda leaf: np.zeros(leaf.shape[0]), eqx.filter(models, eqx.is_inexact_array))
-        others = [_evaluate(system, moved(models, amount))[-1] for amount in (ROUNDING, -ROUNDING)]
-        noise = np.max([np.abs(np.asarray(other) - slopes) for other in others], axis=0)
-        drift = drift_in(system, self.run, slopes[:count], noise[:count])
+        noise = noise_of(lambda models: _evaluate(system, models)[-1], slopes, models)
+        exactly = lambda: self._enclosed(self.run, ()).exact.slopes(COSTLY)
+        drift = drift_in(system, self.run, self._lengths, slopes[:count], noise[:count], exactly)
         return jax.tree.map(lambda one: np.append(one, np.full(slopes.shape[0] - count, one[-1])), drift)
 
 
@@ -378,7 +387,7 @@ def _evaluate(system: AbstractSystem, models: PyTree):
 
 @eqx.filter_jit
 def _velocity(descent: AbstractDescent, models: PyTree) -> PyTree:
-    return eqx.filter_vmap(descent)(models)
+    return eqx.filter(eqx.filter_vmap(descent)(models), eqx.is_inexact_array)
 
 
 def _flat(slopes: PyTree) -> Float[Array, " n"]:

@@ -12,6 +12,7 @@ from jaxtyping import ArrayLike, Float, PyTree
 from flowsim._core.balls.operations import Balls, balls
 from flowsim.claims.evidence.moving import ROUNDING
 from flowsim.flow.recording import uncertified
+from flowsim.flow.solvers.clock import Clock
 from flowsim.flow.trajectory import Trajectory
 
 Times = Float[np.ndarray, " spans"]
@@ -42,10 +43,12 @@ class Course:
 
     - run: the solve.
     - velocity: the velocities at its times, on the first axis, in the shape of the model.
+    - clock: its times.
     """
 
     run: Trajectory
     velocity: PyTree
+    clock: Clock
 
     def weights(self, t: Times) -> PyTree:
         """The weights at given times, which are on the first axis."""
@@ -58,8 +61,8 @@ class Course:
         """
         known, values, slopes = (np.asarray(part) for part in (self.run.t, self.run.loss, -self.run.grad_norm_sq))
         left = np.clip(np.searchsorted(known, t, side="right") - 1, 0, known.size - 2)
-        begin, end = values[left], values[left + 1]
-        lines = [begin + slopes[left] * (t - known[left]), end - slopes[left + 1] * (known[left + 1] - t)]
+        begin, end, rate = values[left], values[left + 1], self.clock.rate(known[left])
+        lines = [begin + slopes[left] * rate * (t - known[left]), end - slopes[left + 1] * rate * (known[left + 1] - t)]
         lines += [np.interp(t, known, values), self._cubic(values, slopes, t)]
         inside = np.clip(lines, np.minimum(begin, end), np.maximum(begin, end))
         return np.min(inside, axis=0), np.max(inside, axis=0)
@@ -69,8 +72,9 @@ class Course:
         left = np.clip(np.searchsorted(known, t, side="right") - 1, 0, known.size - 2)
         of_row = lambda times: times.reshape(-1, *[1] * (values.ndim - 1))
         length, since = of_row((known[1:] - known[:-1])[left]), of_row(t - known[left])
-        begin, chord = slopes[left], (values[left + 1] - values[left]) / length
-        bend = (begin + slopes[left + 1] - 2 * chord) / length
+        rate, chord = of_row(self.clock.rate(known[left])), (values[left + 1] - values[left]) / length
+        begin = rate * slopes[left]
+        bend = (begin + rate * slopes[left + 1] - 2 * chord) / length
         square = since * since
         return (
             values[left] + begin * since + ((chord - begin) / length - bend) * square + bend / length * (square * since)

@@ -3,6 +3,7 @@ it.
 """
 
 import math
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -13,9 +14,10 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim._core.balls.enclosure import lower, upper
 from flowsim._core.balls.operations import Balls
+from flowsim.flow.solvers.dense.curvature import eigenvectors
 from flowsim.flow.solvers.integration import ALWAYS_WHOLE
 from flowsim.flow.systems import AbstractIsometricSystem, AbstractSystem, LossSystem, ScaledSystem
-from flowsim.flow.trajectory import Trajectory
+from flowsim.flow.trajectory import AbstractDescent, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
@@ -25,6 +27,8 @@ _EXPLAINED = 8.0  # times the effect of rounding the weights: a larger error of 
 _FELT = 8.0  # times its rounding: a solver may take a smaller field for zero
 _FLAT = 32 * float(np.finfo(np.float64).eps)  # of the largest curvature: a smaller one is rounding
 _MOST_MOVED = 1e3  # times a weight: its largest perturbation
+_UNTWISTED, _TWISTED = 1e-12, 1e-8  # of a matrix: its antisymmetric part is rounding, or is not
+_KEPT = 1e-10  # of a field: an antisymmetric part that is rounding
 _LOST = 1e150  # a distance beyond which nothing is known
 
 
@@ -61,6 +65,14 @@ def nudged(tree: PyTree, amount: float) -> PyTree:
     """
     move = lambda leaf: _alternately(leaf, amount) if eqx.is_inexact_array(leaf) else leaf
     return jax.tree.map(move, tree)
+
+
+def noise_of(function: Callable[[PyTree], PyTree], here: PyTree, models: PyTree) -> PyTree:
+    """By how much rounding of the weights changes a function of models, of which the values are given."""
+    # In one pattern the errors of the weights may cancel.
+    others = (function(change(models, by)) for change in (moved, nudged) for by in (ROUNDING, -ROUNDING))
+    apart = lambda x, *others: np.max([np.abs(np.asarray(other) - np.asarray(x)) for other in others], axis=0)
+    return jax.tree.map(apart, here, *others)
 
 
 def nudged_rows(models: PyTree, amount: float, drift: PyTree) -> PyTree:
@@ -103,7 +115,9 @@ def nudged_loss(loss: AbstractPopulationLoss, amount: float) -> AbstractPopulati
     return jax.tree.map(choose, loss, nudged(loss, amount))
 
 
-def lost_in(slopes: Balls, floats: Float[np.ndarray, "T n"], t: np.ndarray) -> Float[np.ndarray, " T"]:
+def lost_in(
+    slopes: Balls, floats: Float[np.ndarray, "T n"], lengths: Float[np.ndarray, " steps"]
+) -> Float[np.ndarray, " T"]:
     """A bound on the error of the weights from a field that is rounded by more than its weights are.
 
     It is the difference between the field in float64 and its balls, integrated over time.
@@ -112,13 +126,13 @@ def lost_in(slopes: Balls, floats: Float[np.ndarray, "T n"], t: np.ndarray) -> F
 
     - slopes: (T, n) the field in balls.
     - floats: (T, n) the field in float64.
-    - t: (T,) the times.
+    - lengths: (T - 1,) the time from each row to the next.
     """
     low, high = lower(slopes), upper(slopes)
     middle, radius = (low + high) / 2, (high - low) / 2
     beyond = np.maximum(np.abs(floats - middle) - _EXPLAINED * radius, 0.0)
     beyond = np.linalg.norm(np.where(np.isfinite(beyond), beyond, np.inf), axis=1)
-    return np.append(0.0, np.cumsum(np.maximum(beyond[:-1], beyond[1:]) * np.diff(t)))
+    return np.append(0.0, np.cumsum(np.maximum(beyond[:-1], beyond[1:]) * lengths))
 
 
 def allowed_in(run: Trajectory) -> PyTree:
@@ -138,34 +152,47 @@ def allowed_in(run: Trajectory) -> PyTree:
 
 
 def drift_in(
-    system: AbstractSystem, run: Trajectory, slopes: Float[np.ndarray, "T n"], noise: Float[np.ndarray, "T n"]
+    system: AbstractSystem,
+    run: Trajectory,
+    lengths: Float[np.ndarray, " steps"],
+    slopes: Float[np.ndarray, "T n"],
+    noise: Float[np.ndarray, "T n"],
+    exactly: Callable[[], Balls | None],
 ) -> PyTree:
     """(T,) for each array of weights, a bound on how far rounding of the field may have moved it, where that is more
     than the solver's tolerance.
 
     A solver follows the rounding of a field, or holds weights fixed whose field is rounding. Over a long time either
     moves them from where the flow is. The Hessian tells in which directions the flow comes back; without it, all are
-    taken for flat.
+    taken for flat. Of weights at rest on a valley the field in balls tells that it leads nowhere along the valley.
 
     **Arguments:**
 
     - system: the flow.
     - run: the solve.
+    - lengths: (T - 1,) the time from each row to the next.
     - slopes: (T, n) its field.
     - noise: (T, n) the rounding of the field.
+    - exactly: gives (T, n) the field at the weights as they are, in balls; None if that fails.
     """
     weights = eqx.filter(run.models, eqx.is_inexact_array)
-    unknown = noise + np.where(np.abs(slopes) <= _FELT * noise, np.abs(slopes), 0.0)
+    still = np.abs(slopes) <= _FELT * noise
+    unknown = noise + np.where(still, np.abs(slopes), 0.0)
     unknown = np.maximum(unknown[:-1], unknown[1:])
-    lengths = np.diff(np.asarray(run.t))
     sizes = _per_coordinate(system, jax.tree.map(_largest, weights), weights, slopes.shape[1])
     allowed = run.settings.rtol * np.maximum(sizes[:-1], sizes[1:]) + NEGLIGIBLE
     moved = np.minimum(lengths[:, None] * unknown, _LOST)
     moved = np.where(moved > allowed, moved, 0.0)
-    if isinstance(system, AbstractIsometricSystem) and slopes.shape[1] <= ALWAYS_WHOLE:
+    if isinstance(system, AbstractIsometricSystem) and slopes.shape[1] <= ALWAYS_WHOLE and np.any(moved > 0):
+        exact = exactly() if isinstance(system, LossSystem) else None
+        points = np.concatenate([np.reshape(leaf, (leaf.shape[0], -1)) for leaf in jax.tree.leaves(weights)], axis=1)
         for row in np.flatnonzero(np.any(moved > 0, axis=1)):
             rates, basis = map(np.asarray, _eigenvectors(system, run.row(int(row) + 1)))
-            back = _damped(rates, np.abs(basis), float(lengths[row]), unknown[row])
+            length, ends = float(lengths[row]), slice(row, row + 2)
+            back = _damped(rates, np.abs(basis), length, unknown[row])
+            if exact is not None:
+                missed = _missed(rates, basis, length, exact[ends], points[row + 1] - points[row])
+                back = np.where(np.all(still[ends], axis=0), np.minimum(back, missed), back)
             moved[row] = np.where(back > allowed[row], back, 0.0)
     drift = np.cumsum(np.concatenate([np.zeros((1, moved.shape[1])), moved]), axis=0)
     return _per_array(system, drift, weights)
@@ -173,10 +200,26 @@ def drift_in(
 
 def _damped(rates: np.ndarray, absolute: np.ndarray, length: float, speeds: np.ndarray) -> np.ndarray:
     """How far these speeds move the weights in a time, where the field pulls back along its eigenvectors."""
+    return np.minimum(absolute @ (_felt_for(rates, length) * (absolute.T @ speeds)), _LOST)
+
+
+def _missed(
+    rates: np.ndarray, basis: np.ndarray, length: float, slopes: Balls, moved: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """How far a step of weights at rest ends from where their field leads, by the field at either end."""
+    times, low, high = _felt_for(rates, length), lower(slopes), upper(slopes)
+    led = (basis @ (times[:, None] * (basis.T @ (low + high).T / 2))).T
+    # Eigenvectors are known to rounding.
+    loose = (high - low) / 2 + _FLAT * np.linalg.norm(np.maximum(np.abs(low), np.abs(high)), axis=1, keepdims=True)
+    off = np.abs(moved - led) + (np.abs(basis) @ (times[:, None] * (np.abs(basis).T @ loose.T))).T
+    return np.nan_to_num(np.max(off, axis=0), nan=_LOST, posinf=_LOST)
+
+
+def _felt_for(rates: np.ndarray, length: float) -> Float[np.ndarray, " n"]:
+    """How far a unit of the field along each eigenvector leads in a time."""
     rates = np.where(np.abs(rates) > _FLAT * np.max(np.abs(rates)), rates, 0.0)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        times = np.where(rates == 0, length, np.expm1(rates * length) / rates)
-    return np.minimum(absolute @ (np.minimum(times, _LOST) * (absolute.T @ speeds)), _LOST)
+        return np.minimum(np.where(rates == 0, length, np.expm1(rates * length) / rates), _LOST)
 
 
 @eqx.filter_jit
@@ -185,7 +228,7 @@ def _eigenvectors(system: AbstractSystem, model: PyTree) -> tuple[Array, Array]:
     point, unravel = ravel_pytree(system.encode(model))
     slope_of = lambda x: ravel_pytree(system.field(unravel(x)))[0]
     jacobian = jax.jacfwd(slope_of)(point)
-    return jnp.linalg.eigh((jacobian + jacobian.T) / 2)
+    return eigenvectors(jacobian)
 
 
 def _per_coordinate(system: AbstractSystem, of_arrays: PyTree, weights: PyTree, count: int) -> Float[np.ndarray, "T n"]:
@@ -210,3 +253,40 @@ def _per_array(system: AbstractSystem, drift: Float[np.ndarray, "T n"], weights:
         else 1.0
     )
     return jax.tree.unflatten(structure, [scale * np.linalg.norm(drift, axis=1)] * len(leaves))
+
+
+def twists(run: Trajectory, descent: AbstractDescent | None) -> bool:
+    """Whether a matrix that is symmetric at the start loses its symmetry through rounding, since the field preserves
+    it.
+    """
+    rows = set()
+    for leaf in jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array)):
+        values = np.asarray(leaf)
+        if values.ndim > 2 and is_symmetric(values[0]):
+            twist, size = _antisymmetric(values)
+            begins = np.any((twist > 0) & (twist <= _UNTWISTED * size))
+            if begins and np.any(twist > _TWISTED * size):
+                rows.add(int(np.argmax(twist / size)))
+    return any(_keeps_symmetry(run, row, descent) for row in rows)
+
+
+def _antisymmetric(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The largest entry of the antisymmetric part of matrices, and of the matrices, at each time."""
+    largest = lambda values: np.abs(values).reshape(values.shape[0], -1).max(axis=1)
+    return largest(values - np.swapaxes(values, -1, -2)), largest(values)
+
+
+def _keeps_symmetry(run: Trajectory, row: int, descent: AbstractDescent | None) -> bool:
+    """Whether the velocity in a row is symmetric to rounding, with matrices that start symmetric symmetrized."""
+    assert descent is not None
+    weights, rest = eqx.partition(run.row(row), eqx.is_inexact_array)
+    begins = jax.tree.map(lambda leaf: is_symmetric(np.asarray(leaf)), eqx.filter(run.start, eqx.is_inexact_array))
+    middle = lambda leaf, symmetric: (leaf + jnp.swapaxes(leaf, -1, -2)) / 2 if symmetric else leaf
+    velocity = descent(eqx.combine(jax.tree.map(middle, weights, begins), rest))
+    slopes = jax.tree.leaves(eqx.filter(velocity, eqx.is_inexact_array))
+    parts = [
+        _antisymmetric(np.asarray(slope)[None])
+        for slope, symmetric in zip(slopes, jax.tree.leaves(begins), strict=True)
+        if symmetric
+    ]
+    return all(float(twist[0]) <= _KEPT * float(size[0]) for twist, size in parts)

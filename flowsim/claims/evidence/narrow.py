@@ -17,7 +17,6 @@ from flowsim._core.balls.enclosure import lower, upper
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.evidence.case import AT_ONCE, SPANS, Case
 from flowsim.claims.evidence.comparing import WORST_RESOLUTION
-from flowsim.claims.evidence.course import Course
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, OpenError
 from flowsim.claims.evidence.moving import ROUNDING
 from flowsim.flow.trajectory import Status
@@ -174,7 +173,7 @@ def _off_course(case: Case, steeper: float) -> More:
     except OpenError:
         return np.zeros(0)
     exact = dataclasses.replace(case.run, loss=jax.device_put(losses), grad_norm_sq=jax.device_put(steep))
-    course = Course(exact, case.course.velocity)
+    course = dataclasses.replace(case.course, run=exact)
     room = _OFF * np.abs(np.diff(losses)) + ROUNDING * np.abs(losses[:-1])
     steepest, least = steeper * _steepest(steep), _least(steep) / steeper
 

@@ -17,16 +17,16 @@ from flowsim._core import checks
 from flowsim._core.functions import times_asked
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel
-from flowsim.claims.evidence.moving import ROUNDING, is_symmetric, moved
+from flowsim.claims.evidence.moving import ROUNDING, moved, twists
 from flowsim.claims.evidence.series import gap, merged, shifted, shortened
 from flowsim.claims.limits import tail_of
 from flowsim.flow.basin import Tail, stay_at_zero
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
-from flowsim.flow.solvers.clock import counted, since_last_origin
+from flowsim.flow.solvers.clock import Clock, since_last_origin
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.kinks import BEFORE, rows_before_kink
-from flowsim.flow.systems import AbstractSystem, Descent, LossSystem, ScaledSystem, is_rounding, system_of
-from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory
+from flowsim.flow.systems import AbstractSystem, Descent, LossSystem, ScaledSystem, is_rounding, rounded, system_of
+from flowsim.flow.trajectory import SAME, Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.closed_form import is_closed_form
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss, prepared, stated
@@ -38,9 +38,7 @@ _DENSER = 1.5  # the factor of steps in a decade from one solve to the next, at 
 _CLOSE, _ASKED, _LESS = 1e-6, 1e3, 0.1
 _FAR = 0.01  # of the largest weights: a larger difference is not a solver error
 _TAILS = 5  # points of a flow at which the tail of a sampled loss is tested
-_UNTWISTED, _TWISTED = 1e-12, 1e-8  # of a matrix: its antisymmetric part is rounding, or is not
 _SHORT_STEPS = 3  # steps that a run has within `BEFORE` of a kink, at least
-_KEPT = 1e-10  # of a field: an antisymmetric part that is rounding
 
 
 class AbstractRepetitions:
@@ -51,8 +49,8 @@ class AbstractRepetitions:
     course that rounding decides shows as a difference. A trajectory without the solver's steps is first solved with
     them. A flow with a kink is judged up to the kink, which each solve meets at a slightly different time.
 
-    Repetitions of a flow that leaves a saddle late are at different places at one time. There t = 0 is the time
-    ``steepest`` at which the flow is steepest, and the repetitions are taken at their points nearest to the trajectory.
+    Repetitions of a flow that leaves a saddle late are at different places at one time. There times are those of its
+    ``clock``, and the repetitions are taken at their points nearest to the trajectory.
 
     **Arguments:**
 
@@ -86,10 +84,9 @@ class AbstractRepetitions:
         if not trajectory.settings.with_steps and trajectory.t.size > 1 and trajectory.status.finished:
             self.trajectory = self._with_steps()
         self.trajectory = self._before_kink(self.trajectory)
-        self.late, self.steepest = self.trajectory.counted is not None, 0.0
+        self.late, self.clock = self.trajectory.counted is not None, Clock.of(self.trajectory)
         if self.late:
-            t, self.steepest = counted(self.trajectory)
-            self.trajectory = dataclasses.replace(self.trajectory, t=jax.device_put(t))
+            self.trajectory = dataclasses.replace(self.trajectory, t=jax.device_put(self.clock.times))
 
     @functools.cached_property
     def system(self) -> AbstractSystem:
@@ -204,7 +201,7 @@ class AbstractRepetitions:
         if not all(run.status.finished for run in solves):
             return None
         # A trajectory from a file has no velocity.
-        if any(_twists(run, self.reference.descent) for run in solves):
+        if any(twists(run, self.reference.descent) for run in solves):
             return "Rounding leads the flow away from the symmetric matrices at which it starts."
         close, apart = max(_CLOSE, _ASKED * self.trajectory.settings.rtol), gap(*solves)
         if np.max(apart) <= close or not self.confirmation.status.finished:
@@ -222,9 +219,11 @@ class AbstractRepetitions:
         further = further[further < t[-1]]
         parts = [run]
         for left in (np.unique(np.searchsorted(t, further, side="right")) - 1).tolist():
-            times = further[(further > t[left]) & (further < t[left + 1])] - t[left]
-            part = self._from(loss, run, left, times)
-            parts.append(shifted(part, float(t[left]), float(run.dissipated[left])))
+            times = further[(further > t[left]) & (further < t[left + 1])]
+            part = self._from(loss, run, left, self.clock.rate(t[left]) * (times - t[left]))
+            # Rates and origins would round them.
+            at = np.append(t[left], times)[: part.t.size]
+            parts.append(shifted(part, at, float(run.dissipated[left])))
         return merged(parts)
 
     def _from(self, loss: AbstractPopulationLoss, run: Trajectory, row: int, times: np.ndarray) -> Trajectory:
@@ -309,7 +308,7 @@ class AbstractRepetitions:
         own = dataclasses.replace(run, settings=dataclasses.replace(run.settings, rtol=rtol, atol=atol))
         system, model, dissipated = system_of(loss, start, self._solver)[0], start, [0.0]
         weights, unfinished = [eqx.filter(start, eqx.is_inexact_array)], None
-        for row, length in enumerate(np.diff(np.asarray(run.t)), start=1):
+        for row, length in enumerate(self.clock.lengths(np.asarray(run.t)), start=1):
             part = gradient_flow(
                 loss, model, times=[length], rtol=rtol, atol=atol or None, solver=self._solver, points_per_decade=0
             )
@@ -341,7 +340,9 @@ def _nearest(system: AbstractSystem, model: PyTree, other: PyTree) -> tuple[PyTr
     weight, and the energy dissipated until then.
     """
     state, there = system.encode(model), system.encode(other)
-    (point, unravel), (aim, _), (slope, _) = map(ravel_pytree, (state, there, system.field(state)))
+    # The field of weights at rest is rounding, which may exceed the field of tiny weights.
+    field = jax.tree.map(lambda still, slope: jnp.where(still, 0.0, slope), rounded(system, state), system.field(state))
+    (point, unravel), (aim, _), (slope, _) = map(ravel_pytree, (state, there, field))
     size = jnp.maximum(jnp.maximum(jnp.abs(point), jnp.abs(aim)), np.finfo(float).tiny)
     rate = slope / size
     speed = rate @ rate
@@ -358,43 +359,6 @@ def _recorded(system: AbstractSystem, models: PyTree) -> tuple[Array, Array, Arr
         return record.loss, record.excess, record.grad_norm_sq
 
     return jax.lax.map(one, arrays)
-
-
-def _twists(run: Trajectory, descent: AbstractDescent | None) -> bool:
-    """Whether a matrix that is symmetric at the start loses its symmetry through rounding, since the field preserves
-    it.
-    """
-    rows = set()
-    for leaf in jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array)):
-        values = np.asarray(leaf)
-        if values.ndim > 2 and is_symmetric(values[0]):
-            twist, size = _antisymmetric(values)
-            begins = np.any((twist > 0) & (twist <= _UNTWISTED * size))
-            if begins and np.any(twist > _TWISTED * size):
-                rows.add(int(np.argmax(twist / size)))
-    return any(_keeps_symmetry(run, row, descent) for row in rows)
-
-
-def _antisymmetric(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The largest entry of the antisymmetric part of matrices, and of the matrices, at each time."""
-    largest = lambda values: np.abs(values).reshape(values.shape[0], -1).max(axis=1)
-    return largest(values - np.swapaxes(values, -1, -2)), largest(values)
-
-
-def _keeps_symmetry(run: Trajectory, row: int, descent: AbstractDescent | None) -> bool:
-    """Whether the velocity in a row is symmetric to rounding, with matrices that start symmetric symmetrized."""
-    assert descent is not None
-    weights, rest = eqx.partition(run.row(row), eqx.is_inexact_array)
-    begins = jax.tree.map(lambda leaf: is_symmetric(np.asarray(leaf)), eqx.filter(run.start, eqx.is_inexact_array))
-    middle = lambda leaf, symmetric: (leaf + jnp.swapaxes(leaf, -1, -2)) / 2 if symmetric else leaf
-    velocity = descent(eqx.combine(jax.tree.map(middle, weights, begins), rest))
-    slopes = jax.tree.leaves(eqx.filter(velocity, eqx.is_inexact_array))
-    parts = [
-        _antisymmetric(np.asarray(slope)[None])
-        for slope, symmetric in zip(slopes, jax.tree.leaves(begins), strict=True)
-        if symmetric
-    ]
-    return all(float(twist[0]) <= _KEPT * float(size[0]) for twist, size in parts)
 
 
 _is_rounding = eqx.filter_jit(is_rounding)

@@ -158,10 +158,11 @@ def rows_of(run: Trajectory) -> tuple[Array, ...]:
     return run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated
 
 
-def shifted(part: Trajectory, t: float, dissipated: float) -> Trajectory:
-    """A continuation of a flow, with its times and dissipated energy counted from the start of that flow."""
-    later = lambda series, amount: jax.device_put(np.asarray(series) + amount)
-    return dataclasses.replace(part, t=later(part.t, t), dissipated=later(part.dissipated, dissipated))
+def shifted(part: Trajectory, t: np.ndarray, dissipated: float) -> Trajectory:
+    """A continuation of a flow, at its times in that flow, with the energy dissipated before it added."""
+    return dataclasses.replace(
+        part, t=jax.device_put(t), dissipated=jax.device_put(np.asarray(part.dissipated) + dissipated)
+    )
 
 
 def merged(parts: Sequence[Trajectory]) -> Trajectory:
@@ -185,6 +186,7 @@ def merged(parts: Sequence[Trajectory]) -> Trajectory:
         grad_norm_sq=grad_norm_sq,
         dissipated=dissipated,
         status=unfinished[0] if unfinished else first.status,
+        counted=None,
     )
 
 

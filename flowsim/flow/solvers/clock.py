@@ -2,6 +2,8 @@
 times from the start, but it can in times from an origin shortly before.
 """
 
+import dataclasses
+
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -42,6 +44,50 @@ def counted(run: Trajectory) -> tuple[Times, float]:
     before, after = np.cumsum(steps[:row][::-1])[::-1], np.cumsum(steps[row:])
     times = np.concatenate([-before, [0.0], after])
     return times, float(-times[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Clock:
+    """The times that a flow is judged at, which increase from row to row however late its drops are.
+
+    They are those since the last origin. Before it, each step takes one unit.
+
+    **Fields:**
+
+    - times: (T,) at the rows of the flow.
+    - rates: (T,) the time that passes in a unit after each row.
+    - from_start: (T,) the times from the start.
+    """
+
+    times: Times
+    rates: Times
+    from_start: Times
+
+    @staticmethod
+    def of(run: Trajectory) -> "Clock":
+        """The clock of a flow."""
+        if run.counted is None:
+            t = np.asarray(run.t)
+            return Clock(t, np.ones(t.size), t)
+        origins, since = map(np.asarray, run.counted)
+        # The row at the last origin counts its own time from the one before.
+        row = max(_last_origin(origins, since) - 1, 0)
+        times = np.concatenate([np.arange(-row, 1.0), since[row + 1 :]])
+        return Clock(times, np.append(lengths(run)[:row], np.ones(since.size - row)), origins + since)
+
+    def rate(self, t: float | np.ndarray) -> np.ndarray:
+        """The time that passes in a unit after each of these times."""
+        return self.rates[np.searchsorted(self.times, t, side="right") - 1]
+
+    def lengths(self, t: Times) -> Float[np.ndarray, " steps"]:
+        """The time from each to the next of increasing times, among which are those of all rows."""
+        return np.diff(t) * self.rate(t[:-1])
+
+    def since_start(self, t: float | np.ndarray) -> np.ndarray:
+        """These times, counted from the start of the flow."""
+        if self.from_start is self.times:
+            return np.asarray(t)
+        return np.interp(t, self.times, self.from_start) + np.maximum(np.asarray(t) - self.times[-1], 0.0)
 
 
 def _last_origin(origins: Times, since: Times) -> int:

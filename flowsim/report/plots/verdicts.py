@@ -53,7 +53,7 @@ def sides_of(claim: Claim, evidence: Evidence | DescentEvidence) -> Sides:
     else:
         case = evidence.cases[0]
         both = case.panel.compared(claim, evidence.stated, case.padded)
-        along, t = case.has_times(claim, np.shape(both.slack)[0]), evidence.steepest + np.asarray(case.run.t)
+        along, t = case.has_times(claim, np.shape(both.slack)[0]), evidence.clock.since_start(np.asarray(case.run.t))
     kept = slice(t.size if along else None)
     margin = np.where(both.promised, both.margin, np.nan)[kept]
     entry: tuple = (kept,)

@@ -132,7 +132,7 @@ def _at_once(lanes: int, weights: int) -> int:
     return 1 if jax.default_backend() == "cpu" else min(lanes, int(np.clip(_ENTRIES // weights**2, 1, _MOST_AT_ONCE)))
 
 
-def _eigenvectors(jacobian: Float[Array, "n n"]) -> tuple[Weights, Float[Array, "n n"]]:
+def eigenvectors(jacobian: Float[Array, "n n"]) -> tuple[Weights, Float[Array, "n n"]]:
     """Eigenvalues and eigenvectors of the symmetric part.
 
     Weights that are not coupled share no eigenvectors, so that large weights do not round small ones: each block is
@@ -171,7 +171,7 @@ def _curvature(field, y: Weights, directions: int, columns: int) -> Curvature:
         return jax.lax.map(column, vectors, batch_size=min(vectors.shape[0], columns))
 
     if directions == n:
-        eigenvalues, basis = _eigenvectors(along(jnp.eye(n)))
+        eigenvalues, basis = eigenvectors(along(jnp.eye(n)))
     else:
         # The Jacobian turns random vectors towards its dominant eigenvectors.
         random = jax.random.rademacher(jax.random.key(0), (directions, n), dtype=y.dtype)
