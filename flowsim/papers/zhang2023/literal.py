@@ -47,7 +47,7 @@ def gaussian_sum(terms: Callable[[Float[Array, "K d"], Float[Array, " K"]], PyTr
 def fourth_moment(root: Matrix) -> Matrix:
     """E[|L z|^2 z z^T] for z ~ N(0, I_d), by the cubature of `gaussian_sum` in O(d^3) operations.
 
-    A point and its opposite count alike, and its z z^T has at most four entries other than zero.
+    The terms are equal at opposite points, and at most four entries of z z^T are not zero.
 
     **Arguments:** root: (d, d) L.
     """
