@@ -4,8 +4,16 @@ A step of `general_flows.py`. The peers are CVODE with GMRES and diffrax's Tsit5
 field, compiled; one that is not through after a minute of work is given up. Errors are the largest of a weight at the
 end, to flowsim's own solution at rtol 1e-12. Seconds are those of the CPU, which others that use the machine change
 less than those of the clock.
+
+By itself it measures what judging costs beside a flow; see `measure_judging`.
+
+    python benchmarks/sizes.py
 """
 
+import functools
+import pathlib
+import resource
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +22,18 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from benchmarks.measurements import Measurement, cvode
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))  # to be run as a file, too
+from benchmarks.measurements import Measurement, cvode, measure
 
 _RTOLS = tuple(10 ** -(k / 2) for k in range(14, 21))
 _GIVEN_UP = 60.0  # seconds
 _MOST_STEPS = 10**6
+_DIMENSIONS = 50, 100, 200, 500
+_JUDGING = """All statements of zhang2023 on the flow of one layer of linear attention with d features, d^2 + 1 weights.
+
+Each d in a process of its own, with nothing compiled before: seconds of the CPU with all that is compiled, and the peak
+of the memory. The covariance has eigenvalues from 2 to 1/2 in a random basis; the start is balanced and of scale .02.
+"""
 
 
 class Layers(eqx.Module):
@@ -175,3 +190,38 @@ def measure_sizes(flows: dict[str, Callable[[], tuple[Any, Any]]]) -> list[Measu
         found.append(Measurement(what, ratios[-1], "times", "at least", 1.0, note))
     mean = float(np.exp(np.mean(np.log(ratios))))
     return [*found, Measurement("geometric mean of sizes", mean, "times", "at least", 2.0)]
+
+
+def measure_judging(d: int, quick: bool) -> list[Measurement]:
+    """What judging costs beside the flow, of d features."""
+    import flowsim
+    from flowsim.claims import Judgement, judge
+    from flowsim.experiments.run import claims_about
+
+    rows = [f"eigenvalues = {np.geomspace(2, 0.5, d).tolist()}", "rotation_seed = 0"]
+    start = f'[init]\nkind = "balanced"\nscale = 0.02\nrank = {d}\nseed = 0\n'
+    text = f"[task]\ncontext_length = 10\ncovariance = {{{', '.join(rows)}}}\n{start}"
+    problem = flowsim.ProblemSpec.from_toml(text).build().prepared()
+    spent = lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    begin = spent()
+    run = problem.run()
+    flow, begin = spent() - begin, spent()
+    verdicts = judge(claims_about(problem, None), problem.loss, run)
+    seconds, peak = spent() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    about = [one for one in verdicts if one.verdict is not Judgement.NOT_APPLICABLE]
+    open_ = sum(one.verdict is Judgement.UNRESOLVED for one in about)
+    note = f"the flow {flow:.1f} s; {len(about)} statements speak of it, {open_} of them unresolved"
+    return [
+        Measurement(f"d = {d}, judging", seconds, "s", "at most", 120.0, note),
+        Measurement(f"d = {d}, peak memory", peak, "GiB", "at most", 3.0),
+    ]
+
+
+def main(quick: bool = False) -> list[Measurement]:
+    """Measure, print and, unless quick, write ``results/judging.md`` and ``.json``."""
+    steps = tuple(functools.partial(measure_judging, d) for d in _DIMENSIONS[: 1 if quick else None])
+    return measure(steps, quick, "judging", "Judging flows of many weights", _JUDGING)
+
+
+if __name__ == "__main__":
+    main()

@@ -169,9 +169,9 @@ def large(monkeypatch):
     """Any flow is taken for one of many weights."""
     monkeypatch.setattr(series, "LARGE", 0)
     monkeypatch.setattr(series, "_MANY", 0)
-    comparing._said_of_cost.cache_clear()
+    comparing._program.cache_clear()
     yield monkeypatch
-    comparing._said_of_cost.cache_clear()
+    comparing._program.cache_clear()
 
 
 def test_a_flow_of_many_weights_is_judged_as_others_are(run, large):
@@ -181,8 +181,8 @@ def test_a_flow_of_many_weights_is_judged_as_others_are(run, large):
     large.setattr(series, "_MANY", 0)
     evidence = Evidence(LOSS, run, claims=CLAIMS)
     assert evidence.cases[0].padded.t.size < run.t.size + 10
-    first, second = (next(iter(evidence.cases[0].nudged)) for _ in range(2))
-    assert first[1] is not second[1]  # no copy is kept
+    _, nudged = next(iter(evidence.cases[0].nudged))
+    assert series.made(nudged) is not series.made(nudged)  # no copy is kept
     after = [judge_on(one, evidence) for one in CLAIMS]
     for one, other in zip(before, after, strict=True):
         assert (one.verdict, one.until, one.constants) == (other.verdict, other.until, other.constants)

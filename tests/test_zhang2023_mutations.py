@@ -89,7 +89,7 @@ FORMULAS = {
     ("lemma-d.1", "printed"): (appendix_d, "_derivatives", first_off),
     ("lemma-a.1", "printed"): (appendix_a, "printed_loss", off),
     ("corollary-a.2", "printed"): (appendix_a, "printed_loss", off),
-    ("eq-a.15", "printed"): (appendix_a, "_residual", off),
+    ("eq-a.15", "printed"): (appendix_a, "_residuals", off),
 }
 
 

@@ -4,12 +4,11 @@ import math
 import os
 import pathlib
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 from jax.extend.core import JaxprEqn
 from jax.interpreters.partial_eval import dce_jaxpr
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from flowsim._core.balls.enclosure import equations, operations
 from flowsim._core.types import Document
@@ -19,27 +18,22 @@ _FACTORED = {"lu": 1, "cholesky": 1, "triangular_solve": 1, "qr": 2, "eigh": 10,
 _CGROUP = pathlib.Path("/sys/fs/cgroup/memory.max")
 
 
-class Cost(NamedTuple):
-    """operations: on numbers; memory: in bytes, nothing of a program that is not compiled."""
-
-    operations: float
-    memory: float
-
-
-def cost_of(function: Callable, *shapes: jax.ShapeDtypeStruct, most_operations: float) -> Cost:
-    """What a function of arrays takes; it is compiled where it takes no more than so many operations.
+def operations_of(function: Callable, *shapes: PyTree) -> float:
+    """How many operations on numbers a function of arrays of these shapes takes.
 
     **Raises:** what JAX raises where it cannot be traced.
     """
     traced = jax.make_jaxpr(function)(*shapes).jaxpr
     used, _ = dce_jaxpr(traced, [True] * len(traced.outvars), instantiate=True)
-    taken = float(sum(repeats * _operations(eqn) for eqn, repeats in equations(used)))
-    if taken > most_operations:
-        return Cost(taken, 0.0)
-    found = jax.jit(function).lower(*shapes).compile().memory_analysis()
+    return float(sum(repeats * _operations(eqn) for eqn, repeats in equations(used)))
+
+
+def memory_of(program: jax.stages.Compiled) -> float:
+    """The bytes that a program takes; nothing where that is not known."""
+    found = program.memory_analysis()
     if found is None:
-        return Cost(taken, 0.0)
-    return Cost(taken, found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes)
+        return 0.0
+    return found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
 
 
 def memory_of_device(array: Array) -> float:

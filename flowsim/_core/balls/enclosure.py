@@ -36,7 +36,7 @@ from flowsim._core.balls.operations import (
     is_unknown,
     selection,
 )
-from flowsim._core.balls.reading import pairs_the_same, parts_of_scan, programs_of
+from flowsim._core.balls.reading import CALLS, pairs_the_same, parts_of_scan, programs_of
 from flowsim._core.types import Params
 
 BITS = 128
@@ -392,5 +392,4 @@ def _for_places(params: Params) -> Params:
     return params | {"fill_value": -1} if "fill_value" in params else params
 
 
-CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call"}
 _MOVES_BY_PLACE = frozenset(["dynamic_update_slice", "gather", "scatter"])

@@ -14,8 +14,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jaxtyping import ArrayLike
 
 from flowsim._core.balls.array_moves import MOVES, PLAIN
-from flowsim._core.balls.enclosure import CALLS, Traced, lower, upper
+from flowsim._core.balls.enclosure import Traced, lower, upper
 from flowsim._core.balls.operations import PROVED, UndecidedError, balls
+from flowsim._core.balls.reading import CALLS
 from flowsim._core.types import Params
 
 MOST_OPERATIONS = 1e11

@@ -15,6 +15,8 @@ from flowsim._core.types import Params
 Balls = np.ndarray  # of flint.arb
 
 _SWEEPS = 60
+_MOST_REMEMBERED = 16
+_DIAGONALIZED: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
 
 
 def _each_matrix(factorize: Callable[..., tuple]) -> Callable[..., list[np.ndarray]]:
@@ -103,7 +105,19 @@ def triangular_solve(params: Params, matrices: Balls, right: Balls) -> Balls:
 
 def eigh(params: Params, matrices: Balls) -> list[np.ndarray]:
     """The eigenvectors of the midpoints as columns, and enclosures of the eigenvalues in ascending order."""
-    return _each_matrix(_diagonalized)(matrices)
+    return _each_matrix(_remembered)(matrices)
+
+
+def _remembered(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
+    """As `_diagonalized`. The claims on one flow diagonalize the same few matrices."""
+    digits = lambda ball: (ball.mid().man_exp(), ball.rad().man_exp()) if ball.is_finite() else str(ball)
+    key = flint.ctx.prec, *map(digits, matrix.reshape(-1))
+    if key not in _DIAGONALIZED:
+        if len(_DIAGONALIZED) == _MOST_REMEMBERED:
+            _DIAGONALIZED.clear()
+        _DIAGONALIZED[key] = _diagonalized(matrix)
+    vectors, values = _DIAGONALIZED[key]
+    return vectors.copy(), values.copy()
 
 
 def _diagonalized(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,6 @@
-"""Which arguments of a program each of its operations depends on."""
+"""Which arguments of a program each of its operations depends on, and whether its rows depend on one another."""
 
+import enum
 from collections.abc import Iterable, Iterator, Sequence
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
@@ -7,6 +8,106 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from flowsim._core.types import Params
 
 Names = frozenset[str]
+
+_ON_ENTRIES = {
+    *("add", "add_any", "sub", "mul", "div", "pow", "integer_pow", "square", "sqrt", "rsqrt", "cbrt", "neg", "abs"),
+    *("sign", "max", "min", "rem", "floor", "ceil", "round", "is_finite", "erf", "erfc", "logistic"),
+    *("exp", "exp2", "expm1", "log", "log1p"),
+    *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+    *("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "select_n", "clamp"),
+    *("convert_element_type", "copy", "copy_p", "stop_gradient"),
+}
+_OVER_AXES = {f"reduce_{name}" for name in ("sum", "prod", "max", "min", "and", "or")} | {"argmax", "argmin"}
+_ON_MATRICES = {"cholesky", "lu", "eigh", "qr", "svd", "triangular_solve"}
+CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call"}
+
+
+class Kind(enum.Enum):
+    """How an array depends on arguments with a first axis of rows: FIXED, on their first row only; EVEN, likewise, and
+    its own rows are equal; ROWS, each of its rows on the same row of the arguments and on the first; JOINED, made of
+    such arrays, one after the other; MIXED, otherwise.
+    """
+
+    FIXED = enum.auto()
+    EVEN = enum.auto()
+    ROWS = enum.auto()
+    JOINED = enum.auto()
+    MIXED = enum.auto()
+
+
+def kinds_of(jaxpr: Jaxpr, given: Sequence[Kind], rows: int) -> list[Kind]:
+    """The kinds of the outputs of a program.
+
+    **Arguments:** given: the kinds of its arguments; rows: the number of rows.
+    """
+    known: dict[Var, Kind] = dict(zip(jaxpr.invars, given, strict=True))
+    kinds = lambda vars: [Kind.FIXED if isinstance(var, Literal) else known.get(var, Kind.FIXED) for var in vars]
+    for eqn in jaxpr.eqns:
+        inputs, programs = kinds(eqn.invars), programs_of(eqn)
+        if eqn.primitive.name in CALLS and len(programs) == 1 and len(programs[0].invars) == len(inputs):
+            found = kinds_of(programs[0], inputs, rows)
+        else:
+            found = [_kind(eqn, inputs, rows)] * len(eqn.outvars)
+        known.update(zip(eqn.outvars, found, strict=True))
+    return kinds(jaxpr.outvars)
+
+
+def _kind(eqn: JaxprEqn, inputs: list[Kind], rows: int) -> Kind:
+    if Kind.MIXED in inputs or Kind.JOINED in inputs:
+        return Kind.MIXED
+    if eqn.primitive.name == "concatenate" and eqn.params["dimension"] == 0:
+        return Kind.JOINED if any(kind is Kind.ROWS for kind in inputs) else Kind.FIXED
+    in_rows = [kind is not Kind.FIXED for kind in inputs]
+    if not any(in_rows):
+        return Kind.EVEN if _repeats(eqn, rows) else Kind.FIXED
+    if _keeps_rows(eqn, in_rows, rows):
+        return Kind.ROWS if Kind.ROWS in inputs else Kind.EVEN
+    return Kind.FIXED if Kind.ROWS not in inputs or _is_first_row(eqn) else Kind.MIXED
+
+
+def _repeats(eqn: JaxprEqn, rows: int) -> bool:
+    """Whether an operation repeats an array along a new first axis."""
+    if eqn.primitive.name != "broadcast_in_dim" or eqn.params["shape"][:1] != (rows,):
+        return False
+    return eqn.params["broadcast_dimensions"][:1] != (0,) or _shape(eqn.invars[0])[0] == 1 != rows
+
+
+def _is_first_row(eqn: JaxprEqn) -> bool:
+    return eqn.primitive.name == "slice" and (eqn.params["start_indices"][0], eqn.params["limit_indices"][0]) == (0, 1)
+
+
+def _keeps_rows(eqn: JaxprEqn, in_rows: list[bool], rows: int) -> bool:
+    """Whether each row of the output depends only on the same row of the inputs in rows."""
+    name, params, shape = eqn.primitive.name, eqn.params, _shape(eqn.invars[0])
+    if name in _ON_ENTRIES:
+        return all(is_in_rows or _shape(var) == () for var, is_in_rows in zip(eqn.invars, in_rows, strict=True))
+    if name in _OVER_AXES:
+        return 0 not in params["axes"]
+    if name in _ON_MATRICES:
+        return all(in_rows) and len(shape) > 2
+    if name == "scan":
+        constants, carried = parts_of_scan(params)
+        return carried == 0 and params["length"] == rows and not any(in_rows[:constants]) and all(in_rows[constants:])
+    if name == "dot_general":
+        (contracted, _), (batch, other_batch) = params["dimension_numbers"]
+        both = tuple(batch[:1]) == tuple(other_batch[:1]) == (0,)
+        return all(in_rows) and both or in_rows == [True, False] and 0 not in contracted and not batch
+    if name == "concatenate":
+        return all(in_rows)
+    if name == "slice":
+        whole = (params["start_indices"][0], params["limit_indices"][0]) == (0, rows)
+        return whole and (params["strides"] is None or params["strides"][0] == 1)
+    if name == "broadcast_in_dim":
+        return params["broadcast_dimensions"][0] == 0 and params["shape"][0] == rows
+    if name == "reshape":
+        return params["dimensions"] is None and params["new_sizes"][:1] == (rows,)
+    if name == "squeeze":
+        return 0 not in params["dimensions"]
+    return name == "transpose" and params["permutation"][0] == 0
+
+
+def _shape(var: Var | Literal) -> tuple[int, ...]:
+    return getattr(var.aval, "shape", ())
 
 
 def operations_with_names(jaxpr: Jaxpr, names: Sequence[str]) -> Iterator[tuple[JaxprEqn, list[Names]]]:

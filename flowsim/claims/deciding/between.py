@@ -63,7 +63,8 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
         asked = evidence.asked(claim)
     further, beneath = hidden_events(claim, evidence.stated, first, asked), 0.0
     if not ours.identity.all():
-        noise = functools.partial(np.interp, xp=np.asarray(first.run.t), fp=_noise(claim, first, ours))
+        known = functools.cache(lambda: _noise(claim, first, ours))
+        noise = lambda t: np.interp(t, np.asarray(first.run.t), known())
         further, beneath = follow(functools.partial(_margins, claim, evidence.stated, first, asked), noise, further)
     rough, fine, finest = (case.at(np.union1d(asked, further)) for case in evidence.cases)
     return (rough, fine, finest), beneath
@@ -111,8 +112,11 @@ def follow(
         if not promised.any() or not np.all(np.isfinite(margin[promised])):
             return further, 0.0
         least = float(np.min(margin[promised]))
-        enough = least - _RESOLUTION * (1 + abs(least)) - noise(t)
-        kinds = dips(t, margin, promised), switches(t, margin, promised)
+        enough = np.full(t.size, least - _RESOLUTION * (1 + abs(least)))
+        kinds = [_lower(found, enough) for found in (dips(t, margin, promised), switches(t, margin, promised))]
+        if any(kinds):
+            # The noise, which is never below zero, takes more comparisons.
+            enough = enough - noise(t)
         lower = [one for found in kinds for one in _lower(found, enough)[:_AT_ONCE]]
         more = _apart(np.concatenate([times_within(t, one) for one in lower]), t) if lower else np.zeros(0)
         if not more.size:
@@ -120,7 +124,7 @@ def follow(
         near = further[_useful(t, margin, promised, lower, further)]
         further = np.unique(np.concatenate([known, near, more]))
     t, margin, promised = _finite(*margins(further))
-    brackets = [*dips(t, margin, promised), *switches(t, margin, promised)]
+    brackets = _lower([*dips(t, margin, promised), *switches(t, margin, promised)], np.full(t.size, least))
     bottoms = [one.bottom + np.max(noise(t[one.low : one.high + 1])) for one in brackets]
     return further, max(0.0, least - float(min(bottoms, default=least)))
 

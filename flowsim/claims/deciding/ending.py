@@ -36,6 +36,8 @@ def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, b
     if it is attained at the end. Whether its allowance depends on the end. Whether the statement changes when the flow
     is continued.
     """
+    if case.is_row_by_row(claim):
+        return False, False, False
     loss = evidence.stated
     ours = case.panel.compared(claim, loss, case.padded)
     length, count = ours.slack.shape[0], case.run.t.size
@@ -163,6 +165,8 @@ def _reads_the_time(claim: Claim, evidence: Evidence) -> bool:
 def depends_on_others(claim: Claim, evidence: Evidence) -> bool:
     """Whether a series along a flow reads, at some time, other times than this one, the start and the end."""
     case = evidence.cases[0]
+    if case.is_row_by_row(claim):
+        return False
     count = case.run.t.size
     ours = case.panel.compared(claim, evidence.stated, case.padded)
     rows = np.arange(0, count - 1, 2)

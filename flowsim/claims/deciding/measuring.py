@@ -39,7 +39,7 @@ def discretization_error(claim: Claim, loss: AbstractPopulationLoss, case: Case,
     """The error of a slack that combines several times, as an integral or a largest value does: its change when two
     thirds of the times are left out.
     """
-    if not claim.along_flow or case.run.status is Status.STATIONARY:
+    if not claim.along_flow or case.run.status is Status.STATIONARY or case.is_row_by_row(claim):
         return np.zeros(ours.slack.shape)
     error = _thinned(claim, loss, case, ours, ())
     if np.all(np.isfinite(error)):

@@ -26,9 +26,11 @@ from flowsim.claims.evidence.moving import (
 )
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
 from flowsim.claims.evidence.series import (
-    Item,
+    Later,
     Made,
+    Padded,
     is_large,
+    made,
     padded,
     padded_with,
     randomized,
@@ -75,7 +77,7 @@ class Case:
         self._traces: dict = {} if traces is None else traces
         self._finer: dict[bytes, Case] = {}
         self._looks: dict[tuple[bytes, bytes], Enclosed] = {}
-        self._thinned: dict[tuple[float, ...], Made[tuple[np.ndarray, Trajectory]]] = {}
+        self._thinned: dict[tuple[float, ...], Made[tuple[np.ndarray, Padded]]] = {}
         self._records: dict[float, tuple[Array, Array, Array]] = {}
         self._settled: dict[tuple[float, bool], Case] = {}
 
@@ -179,8 +181,12 @@ class Case:
         still = np.max(np.abs(flat - flat[-1:]), axis=1) <= distance * np.max(np.abs(flat[-1]))
         return run.t.size - int(np.argmin(still[::-1])) if not still.all() else 0
 
+    def is_row_by_row(self, claim: Claim) -> bool:
+        """See `Panel.is_row_by_row`."""
+        return self.panel.is_row_by_row(claim, self._repetitions.stated, self.padded)
+
     @functools.cached_property
-    def with_other_ends(self) -> Made[Trajectory]:
+    def with_other_ends(self) -> Made[Padded]:
         """The padded solve with other ends: NaN in its last row, then far smaller, larger and opposite weights in all
         rows that repeat the end.
 
@@ -190,7 +196,7 @@ class Case:
         repeated = slice(self.run.t.size, None)
         last = functools.partial(scaled, self.padded, slice(-1, None), np.nan, np.nan)
         others = (functools.partial(scaled, self.padded, repeated, *factors) for factors in _OTHER_ENDS)
-        return self._made(last, *others)
+        return Made(*(functools.partial(self._lazily, make) for make in (last, *others)))
 
     @functools.cached_property
     def at_other_times(self) -> Trajectory:
@@ -198,15 +204,16 @@ class Case:
         return dataclasses.replace(self.padded, t=jax.device_put(np.asarray(self.padded.t) * _OTHER_TIMES))
 
     @functools.cached_property
-    def with_others(self) -> Made[Trajectory]:
+    def with_others(self) -> Made[Padded]:
         """The padded solve with other numbers at every second time, except for the start and the end."""
         others = slice(1, self.run.t.size - 1, 2)
-        return self._made(*(functools.partial(scaled, self.padded, others, *factors) for factors in _AS_OTHERS))
+        makers = (functools.partial(scaled, self.padded, others, *factors) for factors in _AS_OTHERS)
+        return Made(*(functools.partial(self._lazily, make) for make in makers))
 
-    def _made(self, *makers: Callable[[], Item]) -> Made[Item]:
-        return Made(makers, keep=not is_large(self.padded))
+    def _lazily(self, make: Callable[[], Trajectory]) -> Padded:
+        return Later(make, self.padded.t) if is_large(self.padded) else make()
 
-    def thinned(self, asked: Sequence[float]) -> Made[tuple[np.ndarray, Trajectory]]:
+    def thinned(self, asked: Sequence[float]) -> Made[tuple[np.ndarray, Padded]]:
         """Three padded solves with a third of the times each, and the numbers of their rows. Both ends and the times
         that are asked for stay in all three.
         """
@@ -217,7 +224,8 @@ class Case:
             for one in asked:
                 stays |= np.abs(t - one) <= SAME * one
             phases = [np.flatnonzero(stays | (np.arange(t.size) % 3 == phase)) for phase in range(3)]
-            self._thinned[key] = self._made(*(lambda rows=rows: (rows, taken(self.padded, rows)) for rows in phases))
+            third = lambda rows: (rows, self._lazily(lambda: taken(self.padded, rows)))
+            self._thinned[key] = Made(*(functools.partial(third, rows) for rows in phases))
         return self._thinned[key]
 
     @functools.cached_property
@@ -246,7 +254,8 @@ class Case:
         if self._unsettled is not None:
             return dataclasses.replace(self._unsettled.enclosed, remaining=self.remaining, tail=self.tail)
         count = self.run.t.size
-        base, *others = [(run.loss, run.excess, run.grad_norm_sq) for _, run in self.nudged]
+        runs = (made(run) for _, run in self.nudged)
+        base, *others = [(run.loss, run.excess, run.grad_norm_sq) for run in runs]
         # The error of a difference is relative to the numbers that were subtracted.
         sizes = [base[0], base[0] if self._repetitions.stated.subtracts else base[1], base[2]]
         errors = []
@@ -330,13 +339,14 @@ class Case:
         ]
 
     @functools.cached_property
-    def nudged(self) -> Made[tuple[AbstractPopulationLoss, Trajectory]]:
+    def nudged(self) -> Made[tuple[AbstractPopulationLoss, Padded]]:
         """The loss and the padded solve with all series recomputed: unchanged, and with every number in both moved up
         or down by a few units in the last place, alternately.
         """
         loss = self._repetitions.stated
         losses = {amount: nudged_loss(loss, amount) for amount in (0.0, ROUNDING, -ROUNDING)}
-        return self._made(*(lambda at=at: (losses[at], self._recomputed(at)) for at in losses))
+        moved = lambda at: (losses[at], self._lazily(lambda: self._recomputed(at)))
+        return Made(*(functools.partial(moved, at) for at in losses))
 
     def _with_times(self, loss: AbstractPopulationLoss, run: Trajectory) -> Trajectory:
         return self._repetitions.with_times(loss, run, self._further) if self._further.size else run

@@ -11,11 +11,12 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from flowsim._core.balls.costs import cost_of, memory_of_device
+from flowsim._core.balls.costs import memory_of, memory_of_device, operations_of
+from flowsim._core.balls.reading import Kind, kinds_of
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.text import in_short
 from flowsim.claims.claim import Claim, Comparison
-from flowsim.claims.evidence.series import is_large, padded
+from flowsim.claims.evidence.series import Padded, is_large, made, padded, weights_of
 from flowsim.claims.limits import TracedFlowError
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Trajectory
@@ -25,9 +26,11 @@ from flowsim.losses.sampled.monte_carlo import stated
 _MOST_OPERATIONS = 1e11  # of one comparison for a flow of many weights; a verdict needs about twenty
 _MOST_MEMORY = 0.5  # of the memory of the device, likewise
 _ROUNDING = 1e-9  # of the bound
+_FEW = 128  # weights: of a flow of fewer, comparisons take less than looking at their programs
 WORST_RESOLUTION = 1e-4  # of the size: an identity with a larger error is unresolved
 
 Sides = tuple[Comparison, dict[str, Array]]
+Group = list[tuple[Claim, Sides]]
 Result = TypeVar("Result")
 
 # Raised if a claim needs the value of a number, for example for float().
@@ -43,14 +46,15 @@ class Panel:
 
     def __init__(self, claims: Sequence[Claim] = ()):
         self._claims = tuple(claims) if len(claims) > 1 else ()
+        self._by_rows: dict[int, tuple[Callable, bool]] = {}
         # The values hold the loss, and the run or a weak reference to it, so that their ids are not reused.
-        self._found: dict[tuple[int, int], tuple[AbstractPopulationLoss, Trajectory, tuple[Sides, ...]]] = {}
+        self._found: dict[tuple[int, int, bool], tuple[AbstractPopulationLoss, Padded, Group]] = {}
         self._last: Claim | None = None
         self._of_last: dict[tuple[int, int], tuple[weakref.ref, AbstractPopulationLoss, Comparison]] = {}
 
-    def compared(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
+    def compared(self, claim: Claim, loss: AbstractPopulationLoss, run: Padded) -> Comparison:
         """As `compared` has it; of a claim by itself remembered as long as the run lives and no other is asked for."""
-        if not is_large(run) and (sides := self._sides(claim, loss, run)) is not None:
+        if (sides := self._sides(claim, loss, run)) is not None:
             return _on_the_host(claim, sides[0], run)
         if claim is not self._last:
             self._last = claim
@@ -58,7 +62,7 @@ class Panel:
         key = (id(loss), id(run))
         if key not in self._of_last:
             dies = weakref.ref(run, lambda _: self._of_last.pop(key, None))
-            self._of_last[key] = dies, loss, compared(claim, loss, run)
+            self._of_last[key] = dies, loss, compared(claim, loss, made(run))
         return self._of_last[key][-1]
 
     def constants(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> dict[str, float]:
@@ -67,23 +71,37 @@ class Panel:
         found = evaluated(claim, claim.constants, loss, run) if sides is None else sides[1]
         return {name: float(value) for name, value in found.items()}
 
-    def _sides(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Sides | None:
+    def _sides(self, claim: Claim, loss: AbstractPopulationLoss, run: Padded) -> Sides | None:
         """The sides and constants of the claim from the common program; None if the claim is compared alone."""
         if claim not in self._claims:
             return None
-        key = (id(loss), id(run))
+        alike = self.is_row_by_row(claim, loss, run)
+        key = (id(loss), id(run), alike)
         if key not in self._found:
             try:
-                functions = tuple((one.compare, one.constants) for one in self._claims)
-                self._found[key] = (loss, run, _together(functions, loss, run))
+                group = [one for one in self._claims if self.is_row_by_row(one, loss, run) is alike]
+                sides = _all_sides(group, loss, made(run))
+                self._found[key] = (loss, run, list(zip(group, sides, strict=True)))
             except Exception:
-                # Each claim is traced alone to find the one that raises. If all can be traced, for example if memory
-                # ran out, all are compared alone.
-                traced = tuple(one for one in self._claims if _can_be_traced(one, loss, run))
+                # Each claim is traced alone to find the one that raises or is too costly. If there is none, for example
+                # if memory ran out, all are compared alone.
+                whole = made(run)
+                traced = tuple(one for one in self._claims if _can_be_compared(one, loss, whole))
                 self._claims = traced if len(traced) < len(self._claims) else ()
                 self._found.clear()
                 return self._sides(claim, loss, run) if claim in self._claims else None
-        return self._found[key][2][self._claims.index(claim)]
+        return next(sides for one, sides in self._found[key][2] if one == claim)
+
+    def is_row_by_row(self, claim: Claim, loss: AbstractPopulationLoss, run: Padded) -> bool:
+        """Whether what a claim promises, and its slack, at each time of a flow of many weights depend on the flow at
+        this time and at the start only. Then no other flow need be compared to see what it reads.
+        """
+        key = id(claim.compare)
+        if key not in self._by_rows:
+            # The value holds the function, so that its id is not reused.
+            whole = made(run)
+            self._by_rows[key] = claim.compare, weights_of(whole) > _FEW and _is_row_by_row(claim.compare, loss, whole)
+        return self._by_rows[key][1]
 
 
 def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
@@ -102,8 +120,8 @@ def evaluated(claim: Claim, function: Callable[..., Result], loss: AbstractPopul
     **Arguments:** claim: the claim that it belongs to; function: (loss, trajectory) -> arrays; loss; run.
     """
     with contextlib.suppress(*_NEEDS_VALUES):
-        if is_large(run) and (reason := _too_costly(function, loss, run)):
-            raise CostlyError(reason)
+        if is_large(run):
+            return _within_limits((function,), loss, run)[0]
         if claim.along_flow:
             return _compiled(function, loss, run)
     return function(loss, run)
@@ -113,12 +131,25 @@ class CostlyError(Exception):
     """A comparison needs more operations or memory than one may take; the message says how much."""
 
 
-def _too_costly(function: Callable, loss: AbstractPopulationLoss, run: Trajectory) -> str:
-    """The reason why a function is too costly on a flow of many weights; empty if it is not."""
+def _all_sides(claims: Sequence[Claim], loss: AbstractPopulationLoss, run: Trajectory) -> Sequence[Sides]:
+    """The sides and, of a flow that is not large, the constants of several claims from one program."""
+    if is_large(run):
+        return [(sides, {}) for sides in _within_limits(tuple(one.compare for one in claims), loss, run)]
+    return _together(tuple((one.compare, one.constants) for one in claims), loss, run)
+
+
+def _within_limits(functions: tuple[Callable, ...], loss: AbstractPopulationLoss, run: Trajectory) -> tuple:
+    """What functions return for a flow of many weights, from one program.
+
+    **Raises:** `CostlyError` if one of them is too costly.
+    """
     arrays, rest = eqx.partition((loss, run), eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-    return _said_of_cost(function, shapes, structure, _Fixed(rest), memory_of_device(run.t))
+    reason, program = _program(functions, shapes, structure, _Fixed(rest), memory_of_device(run.t))
+    if program is None:
+        raise CostlyError(reason)
+    return program(*leaves)
 
 
 class _Fixed:
@@ -136,23 +167,51 @@ class _Fixed:
 
 
 @functools.lru_cache(256)
-def _said_of_cost(function: Callable, shapes: tuple, structure: Hashable, fixed: _Fixed, memory: float) -> str:
-    of_arrays = lambda *leaves: function(*eqx.combine(jax.tree.unflatten(structure, leaves), fixed.rest))
-    cost = cost_of(of_arrays, *shapes, most_operations=_MOST_OPERATIONS)
-    if cost.operations > _MOST_OPERATIONS:
-        most = f"the limit is {_MOST_OPERATIONS:.0e}"
-        return f"One comparison takes {cost.operations:.1e} operations at this size; {most}."
-    if cost.memory > _MOST_MEMORY * memory:
-        return f"It needs {cost.memory / 1e9:.3g} GB at this size; the limit is {_MOST_MEMORY * memory / 1e9:.3g} GB."
-    return ""
+def _program(
+    functions: tuple[Callable, ...], shapes: tuple, structure: Hashable, fixed: _Fixed, memory: float
+) -> tuple[str, Callable | None]:
+    """A program for functions of a loss and a flow, or the reason why one of them is too costly."""
+    given = lambda leaves: eqx.combine(jax.tree.unflatten(structure, leaves), fixed.rest)
+    for function in functions:
+        operations = operations_of(lambda *leaves, function=function: function(*given(leaves)), *shapes)
+        if operations > _MOST_OPERATIONS:
+            most = f"the limit is {_MOST_OPERATIONS:.0e}"
+            return f"One comparison takes {operations:.1e} operations at this size; {most}.", None
+    program = jax.jit(lambda *leaves: tuple(function(*given(leaves)) for function in functions))
+    program = program.lower(*shapes).compile()
+    if (needed := memory_of(program)) > _MOST_MEMORY * memory:
+        return f"It needs {needed / 1e9:.3g} GB at this size; the limit is {_MOST_MEMORY * memory / 1e9:.3g} GB.", None
+    return "", program
 
 
-def _can_be_traced(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> bool:
+def _is_row_by_row(compare: Callable[..., Comparison], loss: AbstractPopulationLoss, run: Trajectory) -> bool:
+    in_rows = eqx.filter((run.t, run.models, run.loss, run.excess, run.grad_norm_sq, run.dissipated), eqx.is_array)
+    by_id = {id(leaf) for leaf in jax.tree.leaves(in_rows)}
+    arrays, rest = eqx.partition((loss, run), eqx.is_array)
+
+    def sides(arrays):
+        ours = compare(*eqx.combine(arrays, rest))
+        return ours.slack, ours.promised
+
     try:
-        eqx.filter_eval_shape(lambda loss, run: (claim.compare(loss, run), claim.constants(loss, run)), loss, run)
+        jaxpr = jax.make_jaxpr(sides)(arrays).jaxpr
+    except Exception:
+        # The comparison itself reports the exception.
+        return False
+    given = [Kind.ROWS if id(leaf) in by_id else Kind.FIXED for leaf in jax.tree.leaves(arrays)]
+    return Kind.MIXED not in kinds_of(jaxpr, given, run.t.shape[0])
+
+
+def _can_be_compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> bool:
+    both = lambda loss, run: (claim.compare(loss, run), claim.constants(loss, run))
+    try:
+        if not is_large(run):
+            eqx.filter_eval_shape(both, loss, run)
+            return True
+        arrays, rest = eqx.partition((loss, run), eqx.is_array)
+        return operations_of(lambda arrays: claim.compare(*eqx.combine(arrays, rest)), arrays) <= _MOST_OPERATIONS
     except Exception:
         return False
-    return True
 
 
 def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, model: PyTree) -> None:
@@ -183,7 +242,7 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
             continue
 
 
-def _on_the_host(claim: Claim, comparison: object, run: Trajectory) -> Comparison:
+def _on_the_host(claim: Claim, comparison: object, run: Padded) -> Comparison:
     if not isinstance(comparison, Comparison):
         refuse(claim.id, "a function that returns what flowsim.at_least does", f"it returns {comparison!r:.60}")
     if comparison.family is not None:
@@ -202,7 +261,7 @@ def _on_the_host(claim: Claim, comparison: object, run: Trajectory) -> Compariso
     return eqx.tree_at(lambda one: one.allowance, ours, np.maximum(ours.allowance, 0.0))
 
 
-def _check_shape(claim: Claim, shape: tuple[int, ...], run: Trajectory) -> None:
+def _check_shape(claim: Claim, shape: tuple[int, ...], run: Padded) -> None:
     times = run.t.shape[0]
     # A descent may have a row for each of its steps.
     if claim.along_flow and len(shape) > 1 and shape[0] not in (1, times, times - claim.of_descent):

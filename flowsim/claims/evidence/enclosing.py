@@ -196,7 +196,6 @@ class Enclosed:
         if rows.size * self._size > most_operations:
             raise UndecidedError("there are too many weights", is_costly=True)
         spread = jax.tree.map(lambda leaf: np.zeros(leaf.shape[0]), weights) if self.spread is None else self.spread
-
         stay = jax.tree.map(lambda leaf: False, weights) if self.stay is None else self.stay
 
         def around(leaf, spread, stays, exact):
@@ -234,14 +233,19 @@ class Enclosed:
         the others. With ``look_between`` operations that jump from row to row are listed. ``near`` is as in `End`.
         """
         jumps: tuple[str, ...] = ()
+        whole = rows.size == self.run.t.size and not np.any(further > 0)
         try:
+            traced = self._trace(claim, rows.size, near)
+            if COSTLY <= most_operations < traced.operations and rows.size * self._size <= most_operations:
+                # That is seen without making balls.
+                weights = eqx.filter(self.run.models, eqx.is_inexact_array)
+                shapes = (self._numbers, (t,) * (5 + len(self._sizes(rows))), weights)
+                jumps = jumps_in(traced, shapes, whole, most_operations) if look_between else ()
+                raise UndecidedError(f"{traced.operations:.1e} operations are too many", is_costly=True)
             known = self._rows(t, rows, further, most_operations)
             series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated, *self._sizes(rows))
             given = (self._numbers, series, known.models)
-            traced = self._trace(claim, rows.size, near)
-            if look_between:
-                whole = rows.size == self.run.t.size and not np.any(further > 0)
-                jumps = jumps_in(traced, given, whole, most_operations)
+            jumps = jumps_in(traced, given, whole, most_operations) if look_between else ()
             slack, promised, allowance, scale, size, difference = traced.on(
                 *given,
                 # The eigenvectors of the middle of a ball suffice if the ball contains rounding only.

@@ -28,7 +28,7 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
     **Arguments:**
 
     - traced: (numbers of the loss, series with the times first, weights) -> slack, promised, allowance, scale.
-    - given: these arguments, as balls.
+    - given: these arguments, as balls; of a program that is too costly for balls, arrays of their shapes.
     - whole: whether the rows are all rows of a flow. Then oscillations in the time are searched for; otherwise any
       trigonometric function of the time is listed.
     - most_operations: the limit on the cost.
@@ -58,6 +58,8 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
                 found.add("astype")
         elif kind in _WAVES and inputs[0] == {"t"} and not whole:
             found.add(kind)
+    if traced.operations > most_operations:
+        return tuple(sorted(found))
     with contextlib.suppress(UndecidedError):
         if "where" in found and not _may_switch(traced, given, most_operations):
             found.remove("where")

@@ -2,6 +2,7 @@
 it.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -92,7 +93,7 @@ def nudged_rows(models: PyTree, amount: float, drift: PyTree) -> PyTree:
 
 
 def _alternately(leaf: Array, amount: float | np.ndarray) -> Array:
-    signs = 1.0 - 2.0 * (np.sum(np.indices(leaf.shape), axis=0) % 2)
+    signs = functools.reduce(np.multiply.outer, [1.0 - 2.0 * (np.arange(length) % 2) for length in leaf.shape], 1.0)
     return jax.device_put(np.asarray(leaf) * (1 + amount * signs))
 
 

@@ -51,18 +51,32 @@ def weights_of(run: Trajectory) -> int:
     return sum(math.prod(leaf.shape[1:]) for leaf in weights)
 
 
-class Made(Generic[Item]):
-    """Items that are made when they are iterated over, and optionally kept for the next iteration."""
+class Later:
+    """A padded solve that is made each time it is compared, since it is too large to be kept; t: its times, or others
+    of as many.
+    """
 
-    def __init__(self, makers: Sequence[Callable[[], Item]], keep: bool):
-        self._makers, self._keep = makers, keep
+    def __init__(self, make: Callable[[], Trajectory], t: Array):
+        self.make, self.t = make, t
+
+
+Padded = Trajectory | Later
+
+
+def made(run: Padded) -> Trajectory:
+    """The solve itself."""
+    return run.make() if isinstance(run, Later) else run
+
+
+class Made(Generic[Item]):
+    """Items that are made when they are iterated over for the first time."""
+
+    def __init__(self, *makers: Callable[[], Item]):
+        self._makers = makers
         self._kept: dict[int, Item] = {}
 
     def __iter__(self) -> Iterator[Item]:
         for place, make in enumerate(self._makers):
-            if not self._keep:
-                yield make()
-                continue
             if place not in self._kept:
                 self._kept[place] = make()
             yield self._kept[place]

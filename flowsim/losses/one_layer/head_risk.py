@@ -181,14 +181,6 @@ class HeadRisk(eqx.Module):
         energies = self.pairing(off, off)
         return jnp.sum(energies[:-1]) + reduced.bias**2 * energies[-1] + self._of_query_token(reduced.w, forms)
 
-    @eqx.filter_jit
-    def even_energy(self, model: Reducible) -> Scalar:
-        """The energy of the part of the error that is even in w, for a guess of zero and E w = 0: all but the p_i."""
-        forms = self.forms(model)
-        even = forms._replace(p=jnp.zeros_like(forms.p))
-        energies = self.pairing(even, even)
-        return jnp.sum(energies[:-1]) + self._of_query_token(jnp.zeros(self.task.dimension), even)
-
     def separated(self, model: Reducible) -> Float[Array, " rows"]:
         """L_1(M_1), .., L_d(M_d), L_{d+1}(M_{d+1}) of (18). The risk is their sum if y_q is independent of x_q.
 

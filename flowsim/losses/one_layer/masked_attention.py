@@ -7,8 +7,7 @@ from jaxtyping import ArrayLike
 from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
-from flowsim.losses.one_layer.head_risk import HeadRisk
-from flowsim.losses.one_layer.single_layer import LinearAttentionLoss, token_head
+from flowsim.losses.one_layer.single_layer import LinearAttentionLoss
 from flowsim.models import LinearAttention, MaskedAttention
 from flowsim.tasks import LinearRegression
 
@@ -26,11 +25,10 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
     """
 
     unmasked: LinearAttentionLoss
-    risk: HeadRisk
     minimum_kind: MinimumKind = eqx.field(static=True)
 
     def __init__(self, task: LinearRegression):
-        self.unmasked, self.risk = LinearAttentionLoss(task), HeadRisk(task)
+        self.unmasked = LinearAttentionLoss(task)
         self.minimum_kind = MinimumKind.EXACT
 
     @property
@@ -62,7 +60,8 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
 
     def excess(self, model: MaskedAttention) -> Scalar:
         layer = LinearAttention(model.A[:-1], -model.b[-1], -model.b[:-1], model.A[-1])
-        return 2 * self.unmasked.odd_excess(layer) + self.risk.even_energy(token_head(layer))
+        odd, even = self.unmasked.parts(layer, query_token=False)
+        return 2 * odd + even
 
     def conserved(self, model: MaskedAttention) -> Scalar:
         return model.balance

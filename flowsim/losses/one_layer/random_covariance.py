@@ -7,8 +7,7 @@ from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, OperatorArrowhead
 from flowsim.losses.base import MinimumKind
-from flowsim.losses.one_layer.head_risk import HeadRisk
-from flowsim.losses.one_layer.single_layer import AbstractLinearAttentionLoss, token_head
+from flowsim.losses.one_layer.single_layer import AbstractLinearAttentionLoss, LinearAttentionLoss
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.tasks.covariance_laws import AbstractCovarianceLaw, DiagonalLaw
@@ -42,10 +41,11 @@ class RandomCovarianceLoss(AbstractLinearAttentionLoss):
         self.operator_energy = law.operator_energy(N)
         self.minimum_kind = MinimumKind.NUMERICAL if law.replicates() else MinimumKind.EXACT
 
-    def even_energy(self, model: LinearAttention) -> Scalar:
-        head, N = token_head(model), self.task.context_length
-        risk = lambda Lambda: HeadRisk(LinearRegression(Lambda, N), query_token=True)
-        return self.task.law.expectation(lambda Lambda: risk(Lambda).even_energy(head))
+    def parts(self, model: LinearAttention) -> tuple[Scalar, Scalar]:
+        V, N = model.u_minus1 * model.U11 + jnp.outer(model.u12, model.u21), self.task.context_length
+        given = lambda Lambda: LinearAttentionLoss(LinearRegression(Lambda, N))
+        even = self.task.law.expectation(lambda Lambda: given(Lambda).parts(model)[1])
+        return self.structure.excess((self.structure.coordinates(V), jnp.ones(()))), even
 
     def replicates(self) -> tuple["RandomCovarianceLoss", ...]:
         N = self.task.context_length

@@ -12,8 +12,7 @@ from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, balanced_minimum
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
-from flowsim.losses.one_layer.head_risk import HeadRisk
-from flowsim.models import LinearAttention, TokenHeads
+from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.tasks.regression import check_regression
 
@@ -35,13 +34,8 @@ class AbstractLinearAttentionLoss(AbstractPopulationLoss):
     structure: AbstractVar[AbstractArrowhead]
 
     @abc.abstractmethod
-    def even_energy(self, model: LinearAttention) -> Scalar:
-        """E even^2."""
-
-    def odd_excess(self, model: LinearAttention) -> Scalar:
-        """(1/2) E odd^2 - min L."""
-        V = model.u_minus1 * model.U11 + jnp.outer(model.u12, model.u21)
-        return self.structure.excess((self.structure.coordinates(V), jnp.ones(())))
+    def parts(self, model: LinearAttention) -> tuple[Scalar, Scalar]:
+        """(1/2) E odd^2 - min L, and E even^2."""
 
     def __call__(self, model: LinearAttention) -> Scalar:
         return self.minimum + self.excess(model)
@@ -49,7 +43,8 @@ class AbstractLinearAttentionLoss(AbstractPopulationLoss):
     @eqx.filter_jit
     def excess(self, model: LinearAttention) -> Scalar:
         self._check(model)
-        return self.odd_excess(model) + self.even_energy(model) / 2
+        odd, even = self.parts(model)
+        return odd + even / 2
 
     def conserved(self, model: LinearAttention) -> Scalar:
         return model.balance
@@ -82,14 +77,13 @@ class LinearAttentionLoss(AbstractLinearAttentionLoss):
     """
 
     task: LinearRegression
-    risk: HeadRisk
     eigenvalues: Float[Array, " d"]
     eigenvectors: Float[Array, "d d"]
     minimum_kind: MinimumKind = eqx.field(static=True)
 
     def __init__(self, task: LinearRegression):
         check_regression(task, isotropic=True)
-        self.task, self.risk = task, HeadRisk(task, query_token=True)
+        self.task = task
         self.eigenvalues, self.eigenvectors = jnp.linalg.eigh(task.covariance)
         self.minimum_kind = MinimumKind.EXACT
 
@@ -111,8 +105,13 @@ class LinearAttentionLoss(AbstractLinearAttentionLoss):
         lam = self.eigenvalues
         return Arrowhead(jnp.outer(self.gamma_eigenvalues * lam, lam), lam**2, self.eigenvectors)
 
-    def even_energy(self, model: LinearAttention) -> Scalar:
-        return self.risk.even_energy(token_head(model))
+    def parts(self, model: LinearAttention, query_token: bool = True) -> tuple[Scalar, Scalar]:
+        """As `AbstractLinearAttentionLoss.parts`; query_token: whether the layer attends to the query's token."""
+        turn = self.eigenvectors.T
+        inside = LinearAttention(turn @ model.U11 @ turn.T, model.u_minus1, turn @ model.u12, turn @ model.u21)
+        V = inside.u_minus1 * inside.U11 + jnp.outer(inside.u12, inside.u21)
+        even = _even_energy(self.task, self.eigenvalues, inside, query_token)
+        return self.structure.excess((V, jnp.ones(()))), even
 
 
 def gamma_eigenvalues(eigenvalues: Float[Array, " d"], length: Scalar) -> Float[Array, " d"]:
@@ -125,7 +124,24 @@ def least_loss(lam: Float[Array, " d"], length: Scalar) -> Scalar:
     return jnp.sum(lam * (lam + jnp.sum(lam)) / (length * gamma_eigenvalues(lam, length))) / 2
 
 
-def token_head(model: LinearAttention) -> TokenHeads:
-    """The layer as one head on tokens."""
-    p = jnp.append(model.u12, model.u_minus1)
-    return TokenHeads(p[None], jnp.concatenate([model.U11, model.u21[None]])[None], query_token=True)
+def _even_energy(task: LinearRegression, lam: Float[Array, " d"], model: LinearAttention, query_token: bool) -> Scalar:
+    """E even^2 for Lambda = diag(lambda), by the formulas of `HeadRisk` in O(d^2) operations.
+
+    The d forms are b a_i^T, made symmetric, with b = (p, u_{-1}), p = Lambda^{1/2} u12, and a_i the columns of
+    Lambda^{1/2} U11 Lambda^{1/2} over the row Lambda^{1/2} u21. The cubic one is p (x) R, made symmetric, with R the
+    symmetric part of Lambda^{1/2} U11 Lambda^{1/2}.
+    """
+    root, n, trace, square = jnp.sqrt(lam), 1 / task.context_length, jnp.sum(lam), jnp.sum(lam**2)
+    p, A, pi = root * model.u12, root[:, None] * model.U11 * root[None, :], model.u_minus1 * root * model.u21
+    along, length = p @ A, p @ p
+    mean = along + trace * pi
+    forms = (length * jnp.sum(A**2) + jnp.sum(along**2)) / 2 + 2 * pi @ ((lam * p) @ A) + square * jnp.sum(pi**2)
+    weight = 2 * square + 2 * n * (trace**2 + square)
+    energy = jnp.sum(mean**2) + 2 * n * forms + weight * jnp.sum(pi**2)
+    if not query_token:
+        return energy
+    R = (A + A.T) / 2
+    turned = R @ p
+    traces = (jnp.trace(A) * p + 2 * turned) / 3
+    cubic = 2 * (length * jnp.sum(R**2) + 2 * jnp.sum(turned**2)) + 9 * jnp.sum(traces**2)
+    return energy + 6 * n * mean @ traces + task.inverse_square_length * cubic

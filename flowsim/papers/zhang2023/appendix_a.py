@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from flowsim._core.types import Matrix
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined, rounded, stays_positive
@@ -17,7 +18,7 @@ from flowsim.papers.zhang2023.conditions import assumption, assumption_and_scale
 from flowsim.papers.zhang2023.limits import literal_loss
 from flowsim.papers.zhang2023.literal import second_moment
 from flowsim.papers.zhang2023.problems import FLOWS, SEVERAL_DIMENSIONS, STILL
-from flowsim.papers.zhang2023.section_5 import printed_field, printed_loss
+from flowsim.papers.zhang2023.section_5 import matrices, printed_field, printed_loss
 from flowsim.tasks import LinearRegression
 
 Loss = LinearAttentionLoss
@@ -47,14 +48,16 @@ def mean_square_of_sample_covariance(task: LinearRegression) -> Comparison:
 @ON_FLOWS.claim("lemma-a.1", "Lemma A.1", hypotheses=assumption)
 def same_loss(loss: Loss, flow: Trajectory) -> Comparison:
     r"""The flow of $L$ is that of (A.11), and $L - \ell$ is constant (it is $\operatorname{tr}(\Lambda)/2$)"""
-    constant = jnp.trace(loss.task.covariance) / 2
+    of, constant = matrices(loss), jnp.trace(loss.task.covariance) / 2
 
     def deviation(model):
-        gradient, printed = loss.gradient(model), jax.grad(lambda m: printed_loss(loss, m))(model)
-        gap = jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, gradient, printed)))
-        _, _, size = printed_field(loss, model)
-        difference = jnp.abs(loss(model) - printed_loss(loss, model) - constant)
-        return gap / jnp.maximum(size, jnp.finfo(float).tiny) + difference / (constant + jnp.abs(loss(model)))
+        (exact, gradient), (printed, slope) = (
+            jax.value_and_grad(each)(model) for each in (loss, lambda model: printed_loss(of, model))
+        )
+        gap = jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, gradient, slope)))
+        _, _, size = printed_field(of, model)
+        difference = jnp.abs(exact - printed - constant)
+        return gap / jnp.maximum(size, jnp.finfo(float).tiny) + difference / (constant + jnp.abs(exact))
 
     return equal(jax.lax.map(deviation, flow.models), jnp.zeros(()), jnp.ones(()))
 
@@ -67,19 +70,16 @@ def minimum_and_excess(loss: Loss, flow: Trajectory) -> Comparison:
     Judged by subtraction, along the trajectory and at u_{-1} U11 = Gamma^-1, where the minimum is attained.
     """
     Lambda, Gamma = loss.task.covariance, loss.task.gamma()
-    values, vectors = jnp.linalg.eigh(Lambda)
-    root = (vectors * jnp.sqrt(values)[None, :]) @ vectors.T
-    gamma_values, gamma_vectors = jnp.linalg.eigh(Gamma)
-    gamma_root = (gamma_vectors * jnp.sqrt(gamma_values)[None, :]) @ gamma_vectors.T
-    minimum = -jnp.trace(Lambda @ Lambda @ jnp.linalg.inv(Gamma)) / 2
+    root, gamma_root, target = _root(Lambda), _root(Gamma), Lambda @ jnp.linalg.inv(Gamma)
+    of, minimum = matrices(loss), -jnp.trace(Lambda @ Lambda @ jnp.linalg.inv(Gamma)) / 2
 
     def sides(model):
-        inner = model.u_minus1 * root @ model.U11 @ root - Lambda @ jnp.linalg.inv(Gamma)
+        inner = model.u_minus1 * (root @ model.U11 @ root) - target
         square = jnp.sum((gamma_root @ inner) ** 2) / 2
-        return printed_loss(loss, model) - minimum, loss.excess(model), square, square - minimum
+        return printed_loss(of, model) - minimum, loss.excess(model), square, square - minimum
 
     left, excess, right, size = jax.lax.map(sides, flow.models)
-    attained = printed_loss(loss, LinearAttention(jnp.linalg.inv(Gamma), 1.0))
+    attained = printed_loss(of, LinearAttention(jnp.linalg.inv(Gamma), 1.0))
     comparisons = [equal(left, right, size), equal(attained[None], minimum, -minimum), equal(excess, right, size)]
     return joined(comparisons)
 
@@ -130,14 +130,28 @@ def u_bounded_below(loss: Loss, flow: Trajectory) -> Comparison:
     return at_least(flow.models.u_minus1, jnp.sqrt(jnp.maximum(bound_sq, 0.0)), promised=bound_sq > 0)
 
 
-def _residual(loss: Loss, model: LinearAttention) -> tuple[Array, Array]:
+def _root(matrix: Matrix) -> Matrix:
+    values, vectors = jnp.linalg.eigh(matrix)
+    return (vectors * jnp.sqrt(values)[None, :]) @ vectors.T
+
+
+def _residuals(loss: Loss, flow: Trajectory) -> tuple[Array, Array]:
     """|Gamma Lambda^{1/2} (u Lambda^{1/2} U11 Lambda^{1/2} - Lambda Gamma^-1) Lambda^{1/2}|_F^2, and its size."""
     Lambda, Gamma = loss.task.covariance, loss.task.gamma()
-    values, vectors = jnp.linalg.eigh(Lambda)
-    root = (vectors * jnp.sqrt(values)[None, :]) @ vectors.T
-    grown, target = model.u_minus1 * root @ model.U11 @ root, Lambda @ jnp.linalg.inv(Gamma)
-    size = jnp.sum((Gamma @ root @ grown @ root) ** 2) + jnp.sum((Lambda @ Lambda) ** 2)
-    return jnp.sum((Gamma @ root @ (grown - target) @ root) ** 2), size
+    root = _root(Lambda)
+    left, target, least = Gamma @ root, Lambda @ jnp.linalg.inv(Gamma), jnp.sum((Lambda @ Lambda) ** 2)
+
+    def sides(model):
+        grown = model.u_minus1 * (root @ model.U11 @ root)
+        size = jnp.sum((left @ grown @ root) ** 2) + least
+        return jnp.sum((left @ (grown - target) @ root) ** 2), size
+
+    return jax.lax.map(sides, flow.models)
+
+
+def _slopes(loss: Loss, flow: Trajectory) -> Array:
+    """|dl/dU11|_F^2 of the exact loss. In a program for several claims it is computed once."""
+    return jax.lax.map(lambda model: jnp.sum(loss.gradient(model).U11 ** 2), flow.models)
 
 
 @ON_FLOWS.claim("eq-a.15", "(A.15)", hypotheses=assumption)
@@ -147,23 +161,17 @@ def slope_of_the_matrix(loss: Loss, flow: Trajectory) -> Comparison:
 
     The gradient is that of the exact loss, by automatic differentiation.
     """
-
-    def sides(model):
-        square, size = _residual(loss, model)
-        slope = jnp.sum(loss.gradient(model).U11 ** 2)
-        return slope, model.u_minus1**2 * square, model.u_minus1**2 * size
-
-    return equal(*jax.lax.map(sides, flow.models))
+    square, size = _residuals(loss, flow)
+    u_sq = flow.models.u_minus1**2
+    return equal(_slopes(loss, flow), u_sq * square, u_sq * size)
 
 
 def _last_line(loss: Loss, trajectory: Trajectory, power: int) -> Comparison:
     """|dl/dU11|_F^2 of the exact loss against the square of (A.14), times |Lambda|_op^power, times the squared norm."""
     operator = jnp.linalg.eigvalsh(loss.task.covariance)[-1]
     bound_sq = u_lower_bound_sq(loss.task, trajectory.start) * operator**power
-    slope = lambda model: jnp.sum(loss.gradient(model).U11 ** 2)
-    residual = lambda model: _residual(loss, model)[0]
-    slopes, residuals = (jax.lax.map(side, trajectory.models) for side in (slope, residual))
-    return at_least(slopes, bound_sq * residuals, promised=(bound_sq > 0) & (trajectory.excess > 0))
+    bound = bound_sq * _residuals(loss, trajectory)[0]
+    return at_least(_slopes(loss, trajectory), bound, promised=(bound_sq > 0) & (trajectory.excess > 0))
 
 
 @ON_FLOWS.claim("eq-a.15.bound", "(A.15), last line")
@@ -205,9 +213,5 @@ def excess_by_the_slope(loss: Loss, flow: Trajectory) -> Comparison:
     """
     lam, gam = jnp.linalg.eigvalsh(loss.task.covariance), jnp.linalg.eigvalsh(loss.task.gamma())
     factor = jnp.sum(1 / (gam * lam)) * jnp.sum(1 / lam) / 2
-
-    def bound(model):
-        return factor * jnp.sum(loss.gradient(model).U11 ** 2) / model.u_minus1**2
-
     promised = (flow.excess > 0) & (loss.task.dimension > 1)
-    return at_most(flow.excess, jax.lax.map(bound, flow.models), promised=promised)
+    return at_most(flow.excess, factor * _slopes(loss, flow) / flow.models.u_minus1**2, promised=promised)

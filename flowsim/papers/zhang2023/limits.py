@@ -19,7 +19,7 @@ from flowsim.flow.systems import norm_sq
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.models import LinearAttention
-from flowsim.papers.zhang2023.literal import gaussian_sum
+from flowsim.papers.zhang2023.literal import fourth_moment
 from flowsim.tasks import LinearRegression
 
 Loss = LinearAttentionLoss | RandomCovarianceLoss
@@ -66,12 +66,7 @@ U_MINUS1 = (-1e3, -1.0, -1e-2, 1e-3, 0.3, 1.0, 30.0)  # of both signs, where min
 def _whitened(task: LinearRegression) -> tuple[Matrix, Matrix]:
     """L with Lambda = L L^T, and K with E[Lambdahat^2] = L K L^T, by cubature."""
     root, N = jnp.linalg.cholesky(task.covariance), task.context_length
-
-    def terms(z, weights):
-        squares = jnp.sum((z @ root.T) ** 2, axis=1)
-        return (weights * squares)[None, :] * z.T @ z
-
-    return root, gaussian_sum(terms, task.dimension) / N + (1 - 1 / N) * root.T @ root
+    return root, fourth_moment(root) / N + (1 - 1 / N) * root.T @ root
 
 
 def literal_loss(task: LinearRegression, V: Matrix) -> Scalar:

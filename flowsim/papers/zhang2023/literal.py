@@ -44,16 +44,30 @@ def gaussian_sum(terms: Callable[[Float[Array, "K d"], Float[Array, " K"]], PyTr
     return jax.lax.scan(add, middle, (jnp.arange(d), identity))[0]
 
 
+def fourth_moment(root: Matrix) -> Matrix:
+    """E[|L z|^2 z z^T] for z ~ N(0, I_d), by the cubature of `gaussian_sum` in O(d^3) operations.
+
+    The terms are equal at opposite points, and at most four entries of z z^T are not zero.
+
+    **Arguments:** root: (d, d) L.
+    """
+    d = root.shape[0]
+
+    def at_pairs(column):
+        return tuple(3 * jnp.sum((column[:, None] + sign * root) ** 2, axis=0) for sign in (1.0, -1.0))
+
+    alike, opposite = jax.lax.map(at_pairs, root.T)
+    apart = ~jnp.eye(d, dtype=bool)
+    on_axes = 2 * (4 - d) / 18 * 3 * (3 * jnp.sum(root**2, axis=0))
+    in_pairs = 2 / 36 * 3 * jnp.sum(jnp.where(apart, alike + opposite, 0.0), axis=1)
+    return jnp.diag(on_axes + in_pairs) + 2 / 36 * 3 * jnp.where(apart, alike - opposite, 0.0)
+
+
 def second_moment(task: LinearRegression) -> Matrix:
     """E[Lambdahat^2] for Lambdahat = (1/N) sum x_i x_i^T: E[x x^T x x^T]/N + (1 - 1/N) E[x x^T]^2, by cubature."""
     root, N = jnp.linalg.cholesky(task.covariance), task.context_length
-
-    def terms(z, weights):
-        x = z @ root.T
-        return (weights * jnp.sum(x**2, axis=1))[None, :] * x.T @ x, weights[None, :] * x.T @ x
-
-    fourth, second = gaussian_sum(terms, task.dimension)
-    return fourth / N + (1 - 1 / N) * second @ second
+    second = root @ root.T
+    return root @ fourth_moment(root) @ root.T / N + (1 - 1 / N) * second @ second
 
 
 class Rule(eqx.Module):

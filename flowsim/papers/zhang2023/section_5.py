@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from flowsim._core.types import Matrix
 from flowsim.claims.claim import Comparison, at_least, equal
 from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import can_be_drawn, finite_context
@@ -156,15 +157,29 @@ def exactly_rank(loss: LinearAttentionLoss) -> Comparison:
 Loss = LinearAttentionLoss
 
 
-def printed_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array, Array]:
+class Matrices(NamedTuple):
+    """Lambda, Gamma Lambda and Lambda^2, once for all times."""
+
+    Lambda: Matrix
+    left: Matrix
+    square: Matrix
+
+
+def matrices(loss: Loss) -> Matrices:
+    """Those of a loss."""
+    Lambda = loss.task.covariance
+    return Matrices(Lambda, loss.task.gamma() @ Lambda, Lambda @ Lambda)
+
+
+def printed_field(of: Matrices, model: LinearAttention) -> tuple[Array, Array, Array]:
     """The right-hand sides of (5.4), and the size of their terms."""
-    Lambda, Gamma, U, u = loss.task.covariance, loss.task.gamma(), model.U11, model.u_minus1
-    attraction, drive = u**2 * Gamma @ Lambda @ U @ Lambda, u * Lambda @ Lambda
-    dU = -attraction + drive
-    pull = u * jnp.trace(Gamma @ Lambda @ U @ Lambda @ U.T)
-    push = jnp.trace(Lambda @ Lambda @ U.T)
-    size = jnp.linalg.norm(attraction) + jnp.linalg.norm(drive) + jnp.abs(pull) + jnp.abs(push)
-    return dU, -(pull - push), size
+    U, u, drive = model.U11, model.u_minus1, of.square
+    attraction = of.left @ U @ of.Lambda
+    dU = -(u**2) * attraction + u * drive
+    pull = u * jnp.sum(attraction * U)
+    push = jnp.sum(drive * U)
+    norms = u**2 * jnp.linalg.norm(attraction) + jnp.abs(u) * jnp.linalg.norm(drive)
+    return dU, -(pull - push), norms + jnp.abs(pull) + jnp.abs(push)
 
 
 @SECTION.claim("lemma-5.2", "Lemma 5.2", hypotheses=assumption)
@@ -174,8 +189,10 @@ def dynamics(loss: Loss, flow: Trajectory) -> Comparison:
     Compared with the gradient of the exact loss over all weights, u12 and u21 included.
     """
 
+    of = matrices(loss)
+
     def deviation(model):
-        dU, du, size = printed_field(loss, model)
+        dU, du, size = printed_field(of, model)
         gradient = loss.gradient(model)
         square = jnp.sum((gradient.U11 + dU) ** 2) + (gradient.u_minus1 + du) ** 2
         return jnp.sqrt(square + jnp.sum(gradient.u12**2) + jnp.sum(gradient.u21**2)), size
@@ -184,10 +201,10 @@ def dynamics(loss: Loss, flow: Trajectory) -> Comparison:
     return equal(value, jnp.zeros(()), size)
 
 
-def printed_loss(loss: Loss, model: LinearAttention) -> Array:
+def printed_loss(of: Matrices, model: LinearAttention) -> Array:
     """The loss (5.5), which is (A.11)."""
-    Lambda, Gamma, U, u = loss.task.covariance, loss.task.gamma(), model.U11, model.u_minus1
-    return jnp.trace(u**2 / 2 * Gamma @ Lambda @ U @ Lambda @ U.T - u * Lambda @ Lambda @ U.T)
+    U, u = model.U11, model.u_minus1
+    return u**2 / 2 * jnp.sum((of.left @ U @ of.Lambda) * U) - u * jnp.sum(of.square * U)
 
 
 @eqx.filter_jit
@@ -199,7 +216,7 @@ def _every_minimum(loss: Loss) -> Comparison:
     def at(u):
         model = LinearAttention(V / u, u)
         distance = jnp.linalg.norm(model.u_minus1 * model.U11 - inverse)
-        return distance, printed_loss(loss, model), loss.excess(model)
+        return distance, printed_loss(matrices(loss), model), loss.excess(model)
 
     distances, values, excesses = jax.lax.map(at, jnp.asarray(U_MINUS1))
     sides = [(distances, 0.0, jnp.linalg.norm(inverse)), (values, minimum, -minimum), (excesses, 0.0, -minimum)]
