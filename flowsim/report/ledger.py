@@ -120,6 +120,8 @@ def _section(group: Sequence[Entry], linked: bool) -> str:
         lines.append(f"- Smallest counterexample found: [{claim.id}.toml](../counterexamples/{claim.id}.toml)")
     if linked and any(name.startswith("sharp_") for entry in group for name in entry.verdict.constants):
         lines.append(f"- Sharp constant: [{claim.id}]({_SHARP})")
+    if certificates_asked([entry.verdict for entry in group]):
+        lines.append(f"- Certified: {_shown(group)}")
     lines += ["", "| problem | verdict | margin | floor |", "|---|---|---|---|"]
     for entry in _own(group):
         verdict = entry.verdict
