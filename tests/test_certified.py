@@ -205,12 +205,14 @@ def test_a_claim_at_rest_on_its_bound_is_proved_where_nothing_was_measured():
 
 
 def test_the_time_of_a_certificate_ends():
-    loss = flowsim.FunctionLoss(lambda w: (w[0] ** 2 + 1e4 * w[1] ** 2) / 2, minimum=0.0)
-    run = flowsim.gradient_flow(loss, jnp.asarray([1.0, 0.5]), t1=20.0)
+    u = jnp.linspace(1.0, 2.0, 12)
+    product = lambda w: jnp.outer(w, w) - jnp.outer(u, u)
+    loss = flowsim.FunctionLoss(lambda w: jnp.sum(product(w) ** 2) / 4, minimum=0.0)
+    run = flowsim.gradient_flow(loss, u[::-1] / 2, t1=20.0)
 
-    @flowsim.claim("mine.rate", "a test", statement="a rate, of a flow that takes very many pieces")
+    @flowsim.claim("mine.falls", "a test", statement="true, of a flow whose pieces take long")
     def claim(flow):
-        return flowsim.at_most(flow.excess, jnp.exp(-flow.t) * flow.excess[0])
+        return flowsim.at_most(flow.excess, 2 * flow.excess[0])
 
     begin = time.monotonic()
     found, certificate = certified(claim, flowsim.check(claim, loss, run), Evidence(loss, run), seconds=2.0)

@@ -6,6 +6,8 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+import jax
+
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document
 from flowsim.claims import Evidence, Judgement
@@ -17,6 +19,7 @@ from flowsim.losses import MonteCarloLoss
 from flowsim.problem import AbstractSpec, spec_of, toml
 
 COUNTEREXAMPLE = "the smallest counterexample found"
+_CLAIMS = 64  # after which compiled programs are dropped
 _Entries = list[Entry]
 
 
@@ -51,8 +54,10 @@ def _try(groups: list[_Entries], record: Record, kept: Kept, certificates: Certi
     groups.sort(key=lambda group: (not _violated(group), _candidates(group)[0].problem.to_toml()))
     evidence = functools.lru_cache(1)(_evidence)
     with progress_bar("certifying", len(groups), unit="claim") as bar:
-        for group in groups:
+        for number, group in enumerate(groups, 1):
             row, entries = record.row(group[0].claim), _all_candidates(group, kept)
+            if number % _CLAIMS == 0:
+                jax.clear_caches()  # the compiled programs of many problems hold gigabytes
             if not any(_is_of(row, entry, certificates.seconds) for entry in entries):
                 record.save(group[0].claim, _tried(entries, certificates, evidence))
             bar.update()
