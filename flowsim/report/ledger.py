@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from flowsim import papers
-from flowsim._core.text import number_text
+from flowsim._core.text import cut, number_text
 from flowsim._core.types import Document
 from flowsim.claims.deciding.verdict import Judgement, certificates_asked
 from flowsim.experiments.audit import Entry
@@ -37,6 +37,7 @@ _INDEXED = "- [{id}](claims/{id}.md): {authors}, *{title}* ({year})\n"
 _COLUMN = """
 *certified* says what a certificate shows and on which problem, or why there is none. A proof is of that problem alone.
 Until t = T it is for all t from 0 to T."""
+_REASON = 90  # characters of why there is no certificate
 _SHARP = "../../benchmarks/results/sharp_constants.md"
 _SOURCES = "<!-- judged by the sources {digest} -->\n"
 
@@ -95,7 +96,8 @@ def _shown(group: Iterable[Entry]) -> str:
     for name, verdict in verdicts:
         if verdict.certified:
             return f"**{verdict.certified_text()}**: {escaped(name)}"
-    return next((escaped(verdict.uncertified) for _, verdict in verdicts if verdict.uncertified), "not tried")
+    reasons = (cut(verdict.uncertified, _REASON) for _, verdict in verdicts if verdict.uncertified)
+    return escaped(next(reasons, "not tried"))
 
 
 def _section(group: Sequence[Entry], linked: bool) -> str:
