@@ -116,7 +116,7 @@ def _tried(
 
 
 def _recorded(group: _Entries, record: Record, kept: Kept) -> Iterator[Entry]:
-    """The entries of a claim with what its row says of one of them."""
+    """The entries of a claim, one of them with what the row of the claim says."""
     claim, entries = group[0].claim, group
     row = record.row(claim)
     if row is not None and row["problem"] == COUNTEREXAMPLE:

@@ -25,7 +25,7 @@ def counterexample_of(claim: Claim) -> pathlib.Path | None:
 def key_of(claim: Claim, spec: AbstractSpec) -> str:
     """A digest of what a certificate is of: what the claim says, the problem, and the versions of the checkers.
 
-    The code that finds certificates is no part of it, as it does not matter to a proof how it was found.
+    The code that finds certificates does not count: a proof remains one however it was found.
     """
     parts = (claim.id, claim.form, statement_digest(claim), spec.to_toml(), VERSIONS)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -46,11 +46,11 @@ class Record:
         return self.folder / f"{claim.id.partition('.')[0]}.json"
 
     def row(self, claim: Claim) -> Document | None:
-        """What was found of a claim, or None."""
+        """The row of a claim, or None."""
         return self._read(self.path_of(claim)).get(_name(claim))
 
     def save(self, claim: Claim, row: Document) -> None:
-        """Keep what was found of a claim."""
+        """Keep the row of a claim."""
         path = self.path_of(claim)
         rows = self._read(path)
         rows[_name(claim)] = row
