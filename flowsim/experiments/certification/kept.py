@@ -16,6 +16,7 @@ from flowsim.experiments.certification.attempts import certified
 from flowsim.problem import AbstractSpec
 
 SECONDS = 60.0  # for each claim
+FLOWS = 4  # that are followed at a time
 FIELDS = ("certified", "proved_until", "uncertified")
 
 
@@ -52,7 +53,7 @@ class Certificates:
     def __init__(self, folder: str | os.PathLike, seconds: float = SECONDS, *, fresh: bool = False):
         self.folder, self.seconds = pathlib.Path(folder), seconds
         self._kept = Kept(self.folder / "units", fresh=fresh)
-        self._evidence: Evidence | DescentEvidence | None = None
+        self._followed = functools.lru_cache(FLOWS)(lambda of: FollowedFlow(of.loss, of.trajectory.start))
         for place in (self.folder, self.folder / "units"):
             remove_parts_of_the_dead(place)
 
@@ -78,11 +79,8 @@ class Certificates:
     ) -> Document:
         """What a certificate shows of a verdict, or why there is none; the certificate becomes a file."""
         path = self.folder / certificate_name(claim)
-        if evidence is not self._evidence:
-            self._evidence, flow = evidence, lambda: FollowedFlow(evidence.loss, evidence.trajectory.start)
-            self._followed = functools.cache(flow)
         how = {"seconds": self.seconds, "problem": spec.to_toml()}
-        shown, certificate = certified(claim, verdict, evidence, self._followed, **how)
+        shown, certificate = certified(claim, verdict, evidence, lambda: self._followed(evidence), **how)
         found = {name: getattr(shown, name) for name in FIELDS} | {"seconds": self.seconds, "digest": None}
         self.folder.mkdir(parents=True, exist_ok=True)
         if certificate is None:

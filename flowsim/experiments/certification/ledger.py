@@ -13,7 +13,7 @@ from flowsim._core.types import Document
 from flowsim.claims import Evidence, Judgement
 from flowsim.claims.deciding.iterates import DescentEvidence
 from flowsim.experiments.audit import Entry, Kept, entry_of, evidence_of
-from flowsim.experiments.certification.kept import FIELDS, Certificates, refuse_contradicted
+from flowsim.experiments.certification.kept import FIELDS, FLOWS, Certificates, refuse_contradicted
 from flowsim.experiments.certification.record import Record, counterexample_of, key_of
 from flowsim.losses import MonteCarloLoss
 from flowsim.problem import AbstractSpec, spec_of, toml
@@ -30,8 +30,9 @@ def with_certificates(
 
     A printed claim that is violated is to be refuted: on its smallest counterexample, if there is a file of it, which
     becomes an entry, and then on the problems on which it is violated, until there is a certificate. A claim that holds
-    on all of its problems is to be proved on the first of them. What is recorded is not tried again, as long as what
-    the claim says, the problem and the versions of the checkers are the same.
+    on all of its problems is to be proved on one of them. No further problem is tried when the time of a claim is over.
+    What is recorded is not tried again, as long as what the claim says, the problem and the versions of the checkers
+    are the same.
 
     **Arguments:**
 
@@ -52,7 +53,7 @@ def _try(groups: list[_Entries], record: Record, kept: Kept, certificates: Certi
     """Record what certificates show of claims of which there is no row."""
     # Refutations come first. Claims on the same problem share its flow.
     groups.sort(key=lambda group: (not _violated(group), _candidates(group)[0].problem.to_toml()))
-    evidence = functools.lru_cache(1)(_evidence)
+    evidence = functools.lru_cache(FLOWS)(_evidence)
     with progress_bar("certifying", len(groups), unit="claim") as bar:
         for number, group in enumerate(groups, 1):
             row, entries = record.row(group[0].claim), _all_candidates(group, kept)
@@ -78,7 +79,7 @@ def _candidates(group: _Entries) -> _Entries:
     if violated := _violated(group):
         return violated
     order = (Judgement.HOLDS, Judgement.UNRESOLVED)
-    return [entry for judgement in order for entry in group if entry.verdict.verdict is judgement][:1]
+    return [entry for judgement in order for entry in group if entry.verdict.verdict is judgement]
 
 
 def _all_candidates(group: _Entries, kept: Kept) -> _Entries:
@@ -104,8 +105,10 @@ def _tried(
     evidence: Callable[[AbstractSpec, bool], Evidence | DescentEvidence],
 ) -> Document:
     """The row of a claim: the first certificate that is found, or why there is none of the first entry."""
-    rows = []
+    rows, until = [], time.monotonic() + certificates.seconds
     for entry in entries:
+        if rows and time.monotonic() > until:
+            break
         begin, claim = time.process_time(), entry.claim
         found = certificates.tried(claim, entry.verdict, evidence(entry.problem, claim.along_flow), entry.problem)
         row = {"problem": entry.name, "key": key_of(claim, entry.problem), "verdict": str(entry.verdict.verdict)}
