@@ -101,8 +101,8 @@ def _shown(group: Iterable[Entry]) -> str:
 
 
 def _section(group: Sequence[Entry], linked: bool) -> str:
-    claim = group[0].claim
-    hypotheses = dict.fromkeys(h.name for entry in group for h in entry.verdict.hypotheses)
+    claim, own = group[0].claim, _own(group)
+    hypotheses = dict.fromkeys(h.name for entry in own for h in entry.verdict.hypotheses)
     compare = claim.compare
     lines = [
         f"## {claim.id} ({claim.form})",
@@ -125,7 +125,7 @@ def _section(group: Sequence[Entry], linked: bool) -> str:
     if certificates_asked([entry.verdict for entry in group]):
         lines.append(f"- Certified: {_shown(group)}")
     lines += ["", "| problem | verdict | margin | floor |", "|---|---|---|---|"]
-    for entry in _own(group):
+    for entry in own:
         verdict = entry.verdict
         margin, floor = (number_text(value, form) for value, form in ((verdict.margin, "+.3g"), (verdict.floor, ".0e")))
         lines.append(f"| {escaped(entry.name)} | {MARKS[verdict.verdict]} {verdict.verdict} | {margin} | {floor} |")
