@@ -30,7 +30,7 @@ RESULTS = pathlib.Path(__file__).parent / "results"
 
 def violated() -> set[tuple[str, str]]:
     """The claims, with their forms, that the ledger calls violated."""
-    rows = re.findall(r"^\| \[(.*?)\]\(.*?\) \| (\w+) \| (.*?) \|$", ledger(), re.MULTILINE)
+    rows = re.findall(r"^\| \[(.*?)\]\(.*?\) \| (\w+) \| (.*?) \|", ledger(), re.MULTILINE)
     return {(identifier, form) for identifier, form, verdicts in rows if "violated" in verdicts}
 
 

@@ -2,11 +2,11 @@
 
 Flows are enclosed until most of their way is done. The claims of README's problem that read its flow are certified up
 to its end, the constants of two inequalities are planted a billionth on either side of the sharp ones, a certificate is
-changed in one place, again and again, and every printed statement that the ledger calls violated is to be refuted on
-its smallest counterexample or one of its problems.
+changed in one place, again and again. `flowsim audit --certify --out docs` tries to refute every printed statement that
+the ledger calls violated, on its smallest counterexample or one of its problems.
 
     python benchmarks/proofs.py            # the table, three minutes
-    python benchmarks/proofs.py ledger     # the statements of the ledger, above half an hour
+    python benchmarks/proofs.py ledger     # what docs/certified says of the ledger, a second
     python benchmarks/proofs.py flows      # the flows of general_flows.py, up to an hour
     python benchmarks/proofs.py random     # random statements whose truth is known, a quarter of an hour
     python -c "from benchmarks.proofs import main; main(quick=True)"
@@ -14,6 +14,7 @@ its smallest counterexample or one of its problems.
 
 import functools
 import itertools
+import json
 import operator
 import pathlib
 import random
@@ -26,14 +27,14 @@ import jax.numpy as jnp
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))  # to be run as a file, too
-from benchmarks.measurements import Measurement, ledger, measure
+from benchmarks.measurements import DOCS, Measurement, measure
 
 README = {
     "task": {"covariance": {"eigenvalues": [0.5, 1, 2]}, "context_length": 10},
     "init": {"kind": "balanced", "scale": 0.3},
 }
 _SECONDS = 60.0  # for the certificate of a claim
-_REFUTATION = 60.0  # for that of a statement that is violated
+_RUN = 60.0  # for the flow of a random problem
 _FLOW = 600.0  # for the enclosure of a flow
 _EACH = 6.0  # for that of a random statement
 _OF_EACH, _STATEMENTS, _SEED = 14, 4, 72  # random problems of each family, and statements of each problem
@@ -67,27 +68,26 @@ def measure_enclosures(quick: bool) -> list[Measurement]:
     return found
 
 
-def measure_flows(quick: bool) -> list[Measurement]:
-    """Flows without an arrowhead, up to their end."""
+def measure_flow(name: str, quick: bool) -> list[Measurement]:
+    """One flow without an arrowhead, up to its end."""
     import flowsim
     from benchmarks.general_flows import FLOWS
     from flowsim.claims.proofs import OpenError
     from flowsim.experiments.certification.clock import TimeUpError, within
 
-    found = []
-    for name, make in list(FLOWS.items())[: 1 if quick else None]:
-        loss, start = make()
-        end = float(flowsim.gradient_flow(loss, start).t[-1]) * (0.1 if quick else 1.0)
-        begin, radius, note = time.process_time(), np.nan, f"to t = {end:.4g}"
-        try:
-            with within(_FLOW):
-                path = flowsim.enclose(loss, start, t1=end)
-            radius, note = path.errors[-1], f"{note}, {len(path.pieces)} pieces"
-        except (OpenError, ValueError, TimeUpError) as error:
-            note = f"{note}: {error or 'the time is up'}"
-        found.append(Measurement(f"{name}: time", time.process_time() - begin, "s", "at most", _FLOW, note))
-        found.append(Measurement(f"{name}: radius at the end", radius, "", "at most", 1e-9, note))
-    return found
+    loss, start = FLOWS[name]()
+    end = float(flowsim.gradient_flow(loss, start).t[-1]) * (0.1 if quick else 1.0)
+    begin, radius, note = time.process_time(), np.nan, f"to t = {end:.4g}"
+    try:
+        with within(_FLOW):
+            path = flowsim.enclose(loss, start, t1=end)
+        radius, note = path.errors[-1], f"{note}, {len(path.pieces)} pieces"
+    except (OpenError, ValueError, TimeUpError) as error:
+        note = f"{note}: {error or 'the time is up'}"
+    return [
+        Measurement(f"{name}: time", time.process_time() - begin, "s", "at most", _FLOW, note),
+        Measurement(f"{name}: radius at the end", radius, "", "at most", 1e-9, note),
+    ]
 
 
 def measure_claims(quick: bool) -> list[Measurement]:
@@ -172,43 +172,24 @@ def measure_changes(quick: bool) -> list[Measurement]:
 
 
 def measure_ledger(quick: bool) -> list[Measurement]:
-    """Printed statements that the ledger calls violated, on the smallest counterexample or one of their problems."""
-    import flowsim
-    from flowsim.claims import judge_on
-    from flowsim.claims.proofs import FollowedFlow
-    from flowsim.experiments.audit import evidence_of
-    from flowsim.experiments.certification import certified
-    from flowsim.experiments.certification.ledger import counterexample_of
-    from flowsim.problem import spec_of, toml, unnamed
-
-    pages = ledger().split("\n## ")
-    violated = {page.split(")")[0] for page in pages if "✗ violated |" in page}
-    chosen = [c for c in flowsim.ALL_CLAIMS if f"{c.id} ({c.form}" in violated and c.form == "printed"]
-    refuted, times = 0, []
-    for claim in chosen[: 5 if quick else None]:
-        file, why = counterexample_of(claim), "no problem on which it is violated"
-        smallest = [] if file is None else [toml.parse(file.read_text())]
-        for tables in [*smallest, *map(unnamed, claim.problems)]:
-            evidence = evidence_of(spec_of(tables).build(), claim.along_flow)
-            verdict = judge_on(claim, evidence)
-            if verdict.verdict != "violated":
-                continue
-            begin = time.process_time()
-            followed = lambda evidence=evidence: FollowedFlow(evidence.loss, evidence.trajectory.start)
-            tried, certificate = certified(claim, verdict, evidence, followed, seconds=_REFUTATION)
-            why = tried.uncertified
-            if certificate is not None:
-                refuted += 1
-                times.append(time.process_time() - begin)
-                break
-        else:
-            print(f"{claim.id}: {why}")
-    return [
-        Measurement(
-            "printed statements called violated that are refuted", refuted, "", "at least", 90, f"of {len(chosen)}"
-        ),
-        Measurement("time of one, in the median", float(np.median(times)) if times else np.nan, "s", "at most", 20),
+    """What `flowsim audit --certify` recorded of the ledger's statements."""
+    files = sorted((DOCS / "certified").glob("*.json"))[: 1 if quick else None]
+    rows = {name: row for file in files for name, row in json.loads(file.read_text()).items()}
+    violated = {name: row for name, row in rows.items() if row["verdict"] == "violated"}
+    print(*(f"{name}: {row['uncertified']}" for name, row in violated.items() if not row["certified"]), sep="\n")
+    times = [row["took"] for row in violated.values() if row["certified"]]
+    name = "printed statements called violated that are refuted"
+    found = [
+        Measurement(name, len(times), "", "at least", 90, f"of {len(violated)}"),
+        Measurement("time of one, in the median", float(np.median(times)), "s", "at most", 20),
     ]
+    for file in files:
+        tried = [row for row in json.loads(file.read_text()).values() if row["verdict"] != "violated"]
+        proved = sum(row["certified"] == "proved" for row in tried)
+        if tried:
+            name = f"other statements of {file.stem} that are proved of a problem"
+            found.append(Measurement(name, proved, "", "at least", len(tried), f"of {len(tried)}"))
+    return found
 
 
 def measure_random(quick: bool) -> list[Measurement]:
@@ -226,7 +207,7 @@ def measure_random(quick: bool) -> list[Measurement]:
         problem, rng = problem_of(family, _SEED, index)
         run = start_alone(problem.loss, problem.start)
         if problem.how is not None:
-            run = flowsim.gradient_flow(problem.loss, problem.start, budget_seconds=_REFUTATION, **problem.how)
+            run = flowsim.gradient_flow(problem.loss, problem.start, budget_seconds=_RUN, **problem.how)
         evidence, followed = (
             Evidence(problem.loss, run),
             functools.cache(lambda p=problem: FollowedFlow(p.loss, p.start)),
@@ -264,7 +245,10 @@ def main(quick: bool = False) -> list[Measurement]:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["flows"]:
-        measure((measure_flows,), False, "enclosures", "Enclosures of flows", str(__doc__))
+        from benchmarks.general_flows import FLOWS
+
+        steps = tuple(functools.partial(measure_flow, name) for name in FLOWS)
+        measure(steps, False, "enclosures", "Enclosures of flows", str(__doc__))
     elif sys.argv[1:] == ["random"]:
         measure((measure_random,), False, "random_proofs", "Certificates of random statements", str(__doc__))
     elif sys.argv[1:] == ["ledger"]:

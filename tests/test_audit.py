@@ -267,7 +267,7 @@ def test_a_paper_s_digest_is_of_its_own_modules(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_PACKAGE", package)
 
     def digests():
-        for cached in (sources.paper_digest, sources.core_digest):
+        for cached in (sources._reached_digest, sources.core_digest):
             cached.cache_clear()
         return {
             name: sources.paper_digest(name) for name in ("zhang2023", "zhang2025", "xie2025")
@@ -289,7 +289,7 @@ def test_a_paper_s_digest_is_of_its_own_modules(tmp_path, monkeypatch):
     assert touched("papers/paper.py", "# More.\n") == (last, core)
     assert touched("losses/one_layer/head_risk.py")[1] != core
     monkeypatch.undo()
-    for cached in (sources.paper_digest, sources.core_digest):
+    for cached in (sources._reached_digest, sources.core_digest):
         cached.cache_clear()
 
 

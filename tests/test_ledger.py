@@ -1,5 +1,6 @@
 """The pages of docs/claims are the ledger of an audit of the claims as they are."""
 
+import json
 import pathlib
 import re
 
@@ -7,9 +8,11 @@ import pytest
 
 import flowsim
 from flowsim.claims import judge_on
+from flowsim.experiments.certification.record import counterexample_of, key_of
 from flowsim.experiments.sources import paper_digest
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.papers import PAPERS
+from flowsim.problem import spec_of, toml, unnamed
 from flowsim.report.ledger import anchor_of, escaped
 
 PAGES = pathlib.Path(__file__).parents[1] / "docs"
@@ -18,6 +21,11 @@ SECTIONS = {
     title: body
     for page in LEDGER.values()
     for title, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |^<!-- |\Z)", page, re.MULTILINE | re.DOTALL)
+}
+RECORDED = {
+    name: row
+    for paper in PAPERS
+    for name, row in json.loads((PAGES / "certified" / f"{paper.id}.json").read_text()).items()
 }
 REFUTED = {
     "ahn2023.eq-11",
@@ -176,6 +184,34 @@ def test_the_ledger_refutes_what_the_tests_of_the_claims_refute():
     assert violated == {f"{name} (printed)" for name in REFUTED}
     unresolved = {title for title, body in SECTIONS.items() if "? unresolved" in body}
     assert unresolved == UNRESOLVED
+
+
+@pytest.mark.parametrize("paper", LEDGER)
+def test_what_certificates_show_is_of_the_claims_as_they_are(paper):
+    """Where it fails: flowsim audit --paper PAPER --certify --out docs, which tries again what has changed alone."""
+    claims = {f"{claim.id} {claim.form}": claim for claim in flowsim.ALL_CLAIMS if claim.id.startswith(f"{paper}.")}
+    for name, row in RECORDED.items():
+        if name.startswith(f"{paper}."):
+            claim = claims[name]
+            file = counterexample_of(claim)
+            given = [*([toml.parse(file.read_text())] if file else []), *map(unnamed, claim.problems)]
+            assert any(row["key"] == key_of(claim, spec_of(tables)) for tables in given), name
+
+
+def test_the_pages_say_of_each_claim_what_certificates_show():
+    """Where it fails: flowsim audit --paper PAPER --out docs."""
+    rows = re.findall(r"^\| \[(\S+)\]\(#\S+\) \| (\w+) \| (.*?) \| (.*) \|$", "\n".join(LEDGER.values()), re.MULTILINE)
+    assert len(rows) == len(flowsim.ALL_CLAIMS)
+    for name, form, verdicts, shown in rows:
+        assert (f"\n- Certified: {shown}\n" in SECTIONS[f"{name} ({form})"]) == (shown != "not tried")
+        row = RECORDED.get(f"{name} {form}")
+        if row is None:
+            assert shown == "not tried" and "violated" not in verdicts
+        elif row["certified"]:
+            assert shown.startswith(f"**{row['certified']}") and shown.endswith(f": {escaped(row['problem'])}")
+            assert ("violated" in verdicts) == (row["certified"] == "refuted")
+        else:
+            assert escaped(row["uncertified"]).startswith(shown.removesuffix("…"))
 
 
 def test_what_is_refuted_has_a_corrected_form_or_a_note():

@@ -160,6 +160,20 @@ def test_a_domain_is_what_a_loss_allows():
     assert domain.outside == [[(1, 1), (2, -1)], [(4, 1)], [(5, 1)]]
 
 
+def test_weights_that_the_gradient_holds_fixed_do_not_move():
+    """w(t) = e^{-4t} beside a 2 that the loss reads and holds fixed, and the same with a 2 that it moves."""
+    held = lambda hold: flowsim.FunctionLoss(lambda w: (w[0][0] * hold(w[1][0])) ** 2 / 2, minimum=0.0)
+    start = (jnp.ones(1), jnp.full(1, 2.0))
+    loss = held(jax.lax.stop_gradient)
+    weights, radius = flowsim.enclose(loss, start, t1=1.0).at(1.0)
+    assert radius < 1e-15 and abs(float(weights[0][0]) - np.exp(-4)) < 1e-15 and weights[1][0] == 2.0
+    moved, radius = flowsim.enclose(held(lambda x: x), start, t1=1.0).at(1.0)
+    assert radius < 1e-15 and moved[1][0] < 2.0 - 1e-2
+    rate = lambda c: claimed(lambda flow: flowsim.at_most(flow.models[0][:, 0], jnp.exp(-c * flow.t)))
+    assert "proved" in check(flowsim.certify(rate(4 * (1 - OFF)), loss, start, t1=1.0))
+    assert is_refuted(rate(4 * (1 + OFF)), loss, start)
+
+
 def test_weights_that_do_move_are_not_held_fixed():
     # Its value is defined at w_2 = 1 alone, but its gradient moves w_2 away.
     def value(w):

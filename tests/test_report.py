@@ -24,6 +24,7 @@ from flowsim.claims.deciding.verdict import Judgement, Verdict
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.cli.common import has_colours, width
 from flowsim.experiments.audit import Entry
+from flowsim.experiments.certification import COUNTEREXAMPLE
 from flowsim.experiments.documents import audit_document, verdicts_document
 from flowsim.flow.trajectory import Status
 from flowsim.problem import ProblemSpec
@@ -283,6 +284,27 @@ def test_the_ledger_names_statement_source_hypotheses_module_problems_and_verdic
     assert f"Judged by: `{CLAIM.compare.__module__}.the_sides`" in page
     assert r"- Hypotheses: sigma^2 \|Gamma\|\_op sqrt(d) \< 2" in page
     assert "| a | ✓ holds | +0.83 |" in page and "| b | ✗ violated | -0.5 |" in page
+
+
+def test_the_ledger_says_proved_refuted_or_why_not_and_counts_the_claim_s_own_problems():
+    holds, fails = VERDICTS[0], VERDICTS[1]
+
+    def shown(*entries):
+        found = [Entry(CLAIM, name, SPEC, None, None, verdict) for name, verdict in entries]
+        page = ledger.ledger(found, file="own.py")
+        summary, section = page["claims.md"].split("\n## ")
+        (row,) = [line for line in summary.splitlines() if line.startswith("| [")]
+        return row.split(" | ")[2], row.removesuffix(" |").split(" | ")[-1], section
+
+    refuted = dataclasses.replace(fails, certified="refuted")
+    counts, certified, section = shown((COUNTEREXAMPLE, refuted), ("a", holds), ("b", fails))
+    assert counts == "✓ holds (1), ✗ violated (1)"
+    assert certified == f"**refuted**: {COUNTEREXAMPLE}" and f"- Certified: {certified}\n" in section
+    assert "| a | ✓ holds |" in section and "| b | ✗ violated |" in section and f"| {COUNTEREXAMPLE}" not in section
+    proved = dataclasses.replace(holds, certified="proved", proved_until=2.5)
+    assert shown(("a_b", proved))[1] == r"**proved until t = 2.5**: a\_b"
+    assert shown(("a", dataclasses.replace(holds, uncertified="for " + "long " * 40)))[1].endswith("…")
+    assert "certified" not in ledger.ledger([Entry(CLAIM, "a", SPEC, None, None, holds)], file="own.py")["claims.md"]
 
 
 def test_json_never_holds_nan_and_a_failed_write_keeps_the_earlier_file(tmp_path: pathlib.Path):

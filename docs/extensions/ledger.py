@@ -53,6 +53,8 @@ class Statements(SphinxDirective):
             verdicts = "<br>".join(f"{verdict} ({count})" for verdict, count in found.items())
             if weight := re.search(r"^- Weight: ([\w-]+)", body, re.MULTILINE):
                 verdicts += f"<br>{weight[1]}"
+            if certified := re.search(r"^- Certified: \*\*(.*?)\*\*", body, re.MULTILINE):
+                verdicts += f"<br>{certified[1]}"
             if "Smallest counterexample found" in body:
                 verdicts += f"<br>{{download}}`counterexample <../counterexamples/{name}.toml>`"
             title = f"[{name.removeprefix(f'{paper}.')}](../claims/{paper}.md#{anchor_of(name, form)})"

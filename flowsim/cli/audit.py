@@ -15,7 +15,7 @@ from flowsim.claims import Claim
 from flowsim.cli.claims import print_by_problem
 from flowsim.cli.common import exit_status, part_of, print_json, seconds_of
 from flowsim.experiments.audit import Kept, judge_all
-from flowsim.experiments.certification import Certificates, refuted
+from flowsim.experiments.certification import Certificates, Record, with_certificates
 from flowsim.experiments.documents import audit_document
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.run import CERTIFICATES
@@ -49,7 +49,7 @@ def audit(
     if out is not None:
         with folder_of(out):
             out.mkdir(parents=True, exist_ok=True)
-            for folder in (out, out / "units"):
+            for folder in (out, out / "units", out / "certified"):
                 remove_parts_of_the_dead(folder)
     skipped: list[str] = []
     kept = Kept(None if out is None else out / "units", fresh=fresh)
@@ -66,8 +66,10 @@ def audit(
         line = f"{len(entries)} of {cases} verdicts are finished: when all are, run the command without --shard"
         print_json({"verdicts": len(entries), "of": cases}) if as_json else print(line)
         return exit_status(False, [])
-    if seconds is not None and out is not None:
-        entries = refuted(entries, Certificates(out / CERTIFICATES, seconds, fresh=fresh), kept)
+    if out is not None:
+        certificates = None if seconds is None else Certificates(out / CERTIFICATES, seconds)
+        record = Record(out / "certified", fresh=fresh and certificates is not None)
+        entries = with_certificates(entries, record, kept, certificates)
     document = audit_document(entries)
     if out is not None:
         write_json(out / "verdicts.json", document)

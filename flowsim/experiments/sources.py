@@ -11,11 +11,12 @@ import re
 import sys
 import tokenize
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from flowsim import papers
 from flowsim._core.functions import known_by_value
 from flowsim.claims import Claim
+from flowsim.claims.declaring import Section
 from flowsim.problem.own.files import Texts, home_of, texts_of
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
@@ -38,7 +39,7 @@ def claim_digest(claim: Claim) -> str:
     For a claim of a paper this is the whole paper, since hypotheses and sides may come from any of its modules. For a
     user's claim it is the files of its functions and all that they import, as they were when they were executed.
     """
-    if any(claim is one for one in papers.ALL_CLAIMS):
+    if _is_of_a_paper(claim):
         said = f"{claim.statement}\0{claim.note}"  # docstrings, which the digest of a paper leaves out
         return hashlib.sha256(f"{paper_digest(claim.id.partition('.')[0])}\0{said}".encode()).hexdigest()
     functions = [claim.compare, claim.hypotheses, claim.constants, claim.setting, *(one.make for one in claim.spaces)]
@@ -49,6 +50,24 @@ def claim_digest(claim: Claim) -> str:
     # A function that was typed into a notebook has no file.
     parts = [_digest(texts)] if texts else map(_text_of, functions)
     return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def statement_digest(claim: Claim) -> str:
+    """As `claim_digest`, but a paper's claim counts with the modules that declare it alone, with all that these import
+    from papers: what is shown of one section outlasts a change of another.
+    """
+    if not _is_of_a_paper(claim):
+        return claim_digest(claim)
+    prefix, files = f"{_PAPERS}.{claim.id.partition('.')[0]}.", []
+    for name, module in sorted(sys.modules.items()):
+        declared = (one for part in vars(module).values() if isinstance(part, Section) for one in part.claims)
+        if name.startswith(prefix) and any(one is claim for one in declared):
+            files.append(pathlib.Path(str(module.__file__)))
+    return hashlib.sha256(f"{_reached_digest(tuple(files))}\0{claim.statement}".encode()).hexdigest()
+
+
+def _is_of_a_paper(claim: Claim) -> bool:
+    return any(claim is one for one in papers.ALL_CLAIMS)
 
 
 def _text_of(function: Callable) -> str:
@@ -81,17 +100,26 @@ def _module_of(function: object) -> types.ModuleType | None:
     return module
 
 
-@functools.cache
 def paper_digest(paper: str) -> str:
     """The digest of a paper's package and of all that it imports from papers."""
-    file = _PACKAGE / "papers" / paper / "__init__.py"
-    found, left = {file: file.read_bytes()}, [file]
+    return _reached_digest((_PACKAGE / "papers" / paper / "__init__.py",))
+
+
+@functools.cache
+def _reached_digest(files: tuple[pathlib.Path, ...]) -> str:
+    return _digest(_reached(files))
+
+
+def _reached(files: Iterable[pathlib.Path]) -> Texts:
+    """Modules, and all that they import from papers."""
+    found = {file: file.read_bytes() for file in files}
+    left = [*found]
     while left:
         for path in _imported(found[left.pop()]):
             if path not in found:
                 found[path] = path.read_bytes()
                 left.append(path)
-    return _digest(found)
+    return found
 
 
 def _imported(text: bytes) -> Iterator[pathlib.Path]:
@@ -100,7 +128,8 @@ def _imported(text: bytes) -> Iterator[pathlib.Path]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
             # A name may be a module of the package, or an object in it.
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = modules if all(map(_path_of, modules)) else [node.module, *modules]
         else:
             continue
         for name in names:

@@ -4,10 +4,11 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from flowsim import papers
-from flowsim._core.text import number_text
+from flowsim._core.text import cut, number_text
 from flowsim._core.types import Document
 from flowsim.claims.deciding.verdict import Judgement, certificates_asked
 from flowsim.experiments.audit import Entry
+from flowsim.experiments.certification import COUNTEREXAMPLE
 from flowsim.experiments.sources import paper_digest
 from flowsim.papers.data import fault_of
 from flowsim.papers.paper import Paper
@@ -33,6 +34,10 @@ mean.
 """
 
 _INDEXED = "- [{id}](claims/{id}.md): {authors}, *{title}* ({year})\n"
+_COLUMN = """
+*certified* says what a certificate shows and on which problem, or why there is none. A proof is of that problem alone.
+Until t = T it is for all t from 0 to T."""
+_REASON = 90  # characters of why there is no certificate
 _SHARP = "../../benchmarks/results/sharp_constants.md"
 _SOURCES = "<!-- judged by the sources {digest} -->\n"
 
@@ -72,12 +77,17 @@ def _summary(groups: Sequence[Sequence[Entry]]) -> str:
     if asked:
         rows = [f"{rows[0]} certified |", f"{rows[1]}---|"]
     for group in groups:
-        claim = group[0].claim
-        counts = {judgement: sum(entry.verdict.verdict is judgement for entry in group) for judgement in Judgement}
+        claim, own = group[0].claim, _own(group)
+        counts = {judgement: sum(entry.verdict.verdict is judgement for entry in own) for judgement in Judgement}
         found = ", ".join(f"{MARKS[j]} {j} ({n})" for j, n in counts.items() if n)
         shown = f" {_shown(group)} |" if asked else ""
         rows.append(f"| [{claim.id}](#{anchor_of(claim.id, claim.form)}) | {claim.form} | {found} |{shown}")
-    return "\n".join(rows) + "\n"
+    return "\n".join([*rows, *([_COLUMN] if asked else [])]) + "\n"
+
+
+def _own(group: Iterable[Entry]) -> list[Entry]:
+    """The entries of a claim's own problems."""
+    return [entry for entry in group if entry.name != COUNTEREXAMPLE]
 
 
 def _shown(group: Iterable[Entry]) -> str:
@@ -85,13 +95,14 @@ def _shown(group: Iterable[Entry]) -> str:
     verdicts = [(entry.name, entry.verdict) for entry in group]
     for name, verdict in verdicts:
         if verdict.certified:
-            return f"{verdict.certified_text()}: {escaped(name)}"
-    return next((escaped(verdict.uncertified) for _, verdict in verdicts if verdict.uncertified), "")
+            return f"**{verdict.certified_text()}**: {escaped(name)}"
+    reasons = (cut(verdict.uncertified, _REASON) for _, verdict in verdicts if verdict.uncertified)
+    return escaped(next(reasons, "not tried"))
 
 
 def _section(group: Sequence[Entry], linked: bool) -> str:
-    claim = group[0].claim
-    hypotheses = dict.fromkeys(h.name for entry in group for h in entry.verdict.hypotheses)
+    claim, own = group[0].claim, _own(group)
+    hypotheses = dict.fromkeys(h.name for entry in own for h in entry.verdict.hypotheses)
     compare = claim.compare
     lines = [
         f"## {claim.id} ({claim.form})",
@@ -113,8 +124,10 @@ def _section(group: Sequence[Entry], linked: bool) -> str:
         lines.append(f"- Smallest counterexample found: [{claim.id}.toml](../counterexamples/{claim.id}.toml)")
     if linked and any(name.startswith("sharp_") for entry in group for name in entry.verdict.constants):
         lines.append(f"- Sharp constant: [{claim.id}]({_SHARP})")
+    if certificates_asked([entry.verdict for entry in group]):
+        lines.append(f"- Certified: {_shown(group)}")
     lines += ["", "| problem | verdict | margin | floor |", "|---|---|---|---|"]
-    for entry in group:
+    for entry in own:
         verdict = entry.verdict
         margin, floor = (number_text(value, form) for value, form in ((verdict.margin, "+.3g"), (verdict.floor, ".0e")))
         lines.append(f"| {escaped(entry.name)} | {MARKS[verdict.verdict]} {verdict.verdict} | {margin} | {floor} |")

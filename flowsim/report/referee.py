@@ -15,8 +15,8 @@ from flowsim._core.text import counted, number_text
 from flowsim.claims import Claim, Judgement, Verdict
 from flowsim.claims.deciding.verdict import own_stop
 from flowsim.experiments.ablation import Ablation, ablate
-from flowsim.experiments.audit import Entry, Kept, evidence_of, judge_all
-from flowsim.experiments.certification import Certificates, counterexample_of, refuted
+from flowsim.experiments.audit import Entry, Kept, judge_all
+from flowsim.experiments.certification import Certificates, Record, counterexample_of, with_certificates
 from flowsim.experiments.search import Refutation, refute
 from flowsim.papers.data import fault_of, latex_of_name
 from flowsim.report.documents import summary
@@ -25,7 +25,7 @@ from flowsim.report.ledger import escaped as escaped_in_markdown
 from flowsim.report.mathml import in_html
 from flowsim.report.page import template
 
-CERTIFICATES, SEARCH = "certificates", "search"
+CERTIFICATES, RECORD, SEARCH = "certificates", "certified", "search"
 _SHARE = 1 / 3  # of the time, for certificates, for the search and for the hypotheses each
 _RELATIONS = {"<=": r"$\le$", ">=": r"$\ge$", "<": "$<$", ">": "$>$", "=": "$=$"}
 _VERT = r"\\vert "
@@ -136,9 +136,7 @@ def review(
     """
     claim, known = claims[0], counterexample_of(claims[0])
     certificates = Certificates(out / CERTIFICATES, _SHARE * budget / len(claims))
-    entries = refuted(judge_all(claims), certificates, Kept(None))
-    for one in claims:
-        entries = _with_a_proof(one, entries, certificates)
+    entries = with_certificates(judge_all(claims), Record(out / RECORD), Kept(None), certificates)
     options = {"budget": _SHARE * budget, "problems": problems, "seed": seed, "progress": progress}
     search = refute(claim, **options, out=out / SEARCH) if claim.spaces and known is None else None
     violated = any(entry.verdict.verdict is Judgement.VIOLATED for entry in entries if entry.claim is claim)
@@ -147,21 +145,6 @@ def review(
     fails = violated or known is not None or (search is not None and search.counterexample is not None)
     ablation = ablate(claim, **options) if claim.spaces and conditions and not fails else None
     return Review(tuple(claims), tuple(entries), search, known, ablation)
-
-
-def _with_a_proof(claim: Claim, entries: Sequence[Entry], certificates: Certificates) -> list[Entry]:
-    """The entries. Of a claim that is nowhere violated, the first that holds has what a certificate shows."""
-    judged = {place: entry for place, entry in enumerate(entries) if entry.claim is claim}
-    changed, found = (
-        list(entries),
-        [place for place, entry in judged.items() if entry.verdict.verdict is Judgement.HOLDS],
-    )
-    if found and all(entry.verdict.verdict is not Judgement.VIOLATED for entry in judged.values()):
-        entry = judged[found[0]]
-        evidence = evidence_of(entry.problem.build(), claim.along_flow)
-        verdict = certificates.certified(claim, entry.verdict, evidence, entry.problem)
-        changed[found[0]] = entry._replace(verdict=verdict)
-    return changed
 
 
 def _name(claim: Claim) -> str:

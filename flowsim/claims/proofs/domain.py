@@ -17,7 +17,8 @@ from flowsim.losses.base import MinimumKind
 
 
 class Domain:
-    """How weights may move from a start: each array of them at will, as a symmetric matrix, or not at all.
+    """How weights may move from a start: each array of them at will, as a symmetric matrix, or not at all, as where the
+    loss holds them fixed.
 
     **Arguments:** loss, start: as for `flowsim.enclose`.
 
@@ -43,6 +44,11 @@ class Domain:
                     moved = [*leaves[:k], leaf + self.size * step(noise[k]), *leaves[k + 1 :]]
                     if self._is_defined(loss, jax.tree.unflatten(tree, moved)):
                         break
+        moving = [leaf + self.size * step(k) for leaf, step, k in zip(leaves, self._steps, noise, strict=True)]
+        both = [self._slopes(loss, jax.tree.unflatten(tree, row)) for row in (leaves, moving)]
+        for k, slopes in enumerate(zip(*both, strict=True)):
+            if not np.any(slopes):
+                self._steps[k] = _nowhere
         shapes = [
             leaf if step is _nowhere else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
             for leaf, step in zip(leaves, self._steps, strict=True)
@@ -58,6 +64,11 @@ class Domain:
                 rows, columns = np.triu_indices(leaf.shape[-1], 1)
                 pairs = zip(places[..., rows, columns].ravel(), places[..., columns, rows].ravel(), strict=True)
                 self.outside += [[(int(i), 1), (int(j), -1)] for i, j in pairs]
+
+    def _slopes(self, loss: AbstractPopulationLoss, weights: PyTree) -> list[np.ndarray]:
+        """The gradient at some weights, an array for each of theirs."""
+        slopes = eqx.filter(loss.gradient(eqx.combine(weights, self._rest)), eqx.is_inexact_array)
+        return [np.asarray(slope) for slope in jax.tree.leaves(slopes)]
 
     def near(self, rng: np.random.Generator, share: float) -> np.ndarray:
         """Weights that are moved by about a share of their size."""

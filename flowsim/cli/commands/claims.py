@@ -105,7 +105,7 @@ def audit(
         json: print JSON.
         strict: exit with status 1 if a claim is violated.
         fresh: judge finished claims again.
-        certify: refute the printed claims that are violated by certificates, which are kept in DIR/certificates.
+        certify: refute the printed claims that are violated and prove the others; DIR/certified records what is shown.
         certify_budget: the time to try it for each claim, such as 90s or 10m.
     """
     audit = entry_of("audit", "audit")

@@ -16,7 +16,8 @@ from flowsim.experiments.certification.attempts import certified
 from flowsim.problem import AbstractSpec
 
 SECONDS = 60.0  # for each claim
-_FIELDS = ("certified", "proved_until", "uncertified")
+FLOWS = 4  # that are followed at a time
+FIELDS = ("certified", "proved_until", "uncertified")
 
 
 def certificate_name(claim: Claim | Verdict) -> str:
@@ -26,6 +27,15 @@ def certificate_name(claim: Claim | Verdict) -> str:
 
 class ContradictionError(ArithmeticError):
     """A certificate shows the opposite of what was measured. The message names the claim, both, and the file."""
+
+
+def refuse_contradicted(verdict: Verdict, path: pathlib.Path) -> None:
+    """Refuse a verdict of which a certificate, which a file has, shows the opposite."""
+    if verdict.contradicted:
+        raise ContradictionError(
+            f"{verdict.id} [{verdict.form}]: the measured verdict is {verdict.verdict}, and {path} shows that it is "
+            f"{verdict.certified}, so that one of the two is wrong"
+        )
 
 
 class Certificates:
@@ -43,7 +53,7 @@ class Certificates:
     def __init__(self, folder: str | os.PathLike, seconds: float = SECONDS, *, fresh: bool = False):
         self.folder, self.seconds = pathlib.Path(folder), seconds
         self._kept = Kept(self.folder / "units", fresh=fresh)
-        self._evidence: Evidence | DescentEvidence | None = None
+        self._followed = functools.lru_cache(FLOWS)(lambda of: FollowedFlow(of.loss, of.trajectory.start))
         for place in (self.folder, self.folder / "units"):
             remove_parts_of_the_dead(place)
 
@@ -54,31 +64,32 @@ class Certificates:
 
         **Raises:** `ContradictionError` if that is the opposite of the verdict.
         """
-        path = self.folder / certificate_name(claim)
         key = f"{self._kept.key_of(claim, (), spec)} {verdict.verdict} {verdict.where}"
+        path = self.folder / certificate_name(claim)
         found = self._load(claim, spec, key, path)
         if found is None:
-            if evidence is not self._evidence:
-                self._evidence, flow = evidence, lambda: FollowedFlow(evidence.loss, evidence.trajectory.start)
-                self._followed = functools.cache(flow)
-            how = {"seconds": self.seconds, "problem": spec.to_toml()}
-            tried, certificate = certified(claim, verdict, evidence, self._followed, **how)
-            found = {name: getattr(tried, name) for name in _FIELDS} | {"seconds": self.seconds, "digest": None}
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if certificate is None:
-                path.unlink(missing_ok=True)
-            else:
-                found["digest"] = certificate["digest"]
-                text = json.dumps(certificate, indent=1).encode()
-                write_whole(path, lambda file: file.write(text))
+            found = self.tried(claim, verdict, evidence, spec)
             self._kept.save(claim, spec, key, found)
-        verdict = dataclasses.replace(verdict, **{name: found[name] for name in _FIELDS})
-        if verdict.contradicted:
-            raise ContradictionError(
-                f"{claim.id} [{claim.form}]: the measured verdict is {verdict.verdict}, and {path} shows that it is "
-                f"{verdict.certified}, so that one of the two is wrong"
-            )
+        verdict = dataclasses.replace(verdict, **{name: found[name] for name in FIELDS})
+        refuse_contradicted(verdict, path)
         return verdict
+
+    def tried(
+        self, claim: Claim, verdict: Verdict, evidence: Evidence | DescentEvidence, spec: AbstractSpec
+    ) -> Document:
+        """What a certificate shows of a verdict, or why there is none; the certificate becomes a file."""
+        path = self.folder / certificate_name(claim)
+        how = {"seconds": self.seconds, "problem": spec.to_toml()}
+        shown, certificate = certified(claim, verdict, evidence, lambda: self._followed(evidence), **how)
+        found = {name: getattr(shown, name) for name in FIELDS} | {"seconds": self.seconds, "digest": None}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if certificate is None:
+            path.unlink(missing_ok=True)
+        else:
+            found["digest"] = certificate["digest"]
+            text = json.dumps(certificate, indent=1).encode()
+            write_whole(path, lambda file: file.write(text))
+        return found
 
     def _load(self, claim: Claim, spec: AbstractSpec, key: str, path: pathlib.Path) -> Document | None:
         """The kept attempt at a claim, unless its certificate is missing or there is more time than there was."""

@@ -1,63 +1,132 @@
-"""Certificates for an audit: the printed statements that it calls violated are to be refuted."""
+"""Certificates for an audit: what is violated is to be refuted, and what holds to be proved."""
 
+import dataclasses
+import functools
 import itertools
-import pathlib
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 
-from flowsim import papers
+import jax
+
 from flowsim._core.progress import progress_bar
-from flowsim.claims import Claim, Judgement
+from flowsim._core.types import Document
+from flowsim.claims import Evidence, Judgement
+from flowsim.claims.deciding.iterates import DescentEvidence
 from flowsim.experiments.audit import Entry, Kept, entry_of, evidence_of
-from flowsim.experiments.certification.kept import Certificates
-from flowsim.problem import spec_of, toml
+from flowsim.experiments.certification.kept import FIELDS, FLOWS, Certificates, refuse_contradicted
+from flowsim.experiments.certification.record import Record, counterexample_of, key_of
+from flowsim.losses import MonteCarloLoss
+from flowsim.problem import AbstractSpec, spec_of, toml
 
-_COUNTEREXAMPLE = "the smallest counterexample found"
-_FOLDER = pathlib.Path(papers.__file__).parents[2] / "docs" / "counterexamples"
-
-
-def counterexample_of(claim: Claim) -> pathlib.Path | None:
-    """The file of a printed claim's smallest counterexample in the repository, or None."""
-    place = _FOLDER / f"{claim.id}.toml"
-    return place if claim.form == "printed" and place.is_file() else None
+COUNTEREXAMPLE = "the smallest counterexample found"
+_CLAIMS = 64  # after which compiled programs are dropped
+_Entries = list[Entry]
 
 
-def refuted(entries: Iterable[Entry], certificates: Certificates, kept: Kept) -> list[Entry]:
-    """The entries of an audit, with what certificates show of the printed claims that are violated.
+def with_certificates(
+    entries: Iterable[Entry], record: Record, kept: Kept, certificates: Certificates | None = None
+) -> _Entries:
+    """The entries of an audit, with what certificates show of their claims, or why there is none.
 
-    A certificate of such a claim is tried on its smallest counterexample, if there is a file of it, which becomes an
-    entry, and then on the problems on which it is violated, until there is one.
+    A printed claim that is violated is to be refuted: on its smallest counterexample, if there is a file of it, which
+    becomes an entry, and then on the problems on which it is violated, until there is a certificate. A claim that holds
+    on all of its problems is to be proved on one of them. No further problem is tried when the time of a claim is over.
+    What is recorded is not tried again, as long as what the claim says, the problem and the versions of the checkers
+    are the same.
 
-    **Arguments:** entries, in the order of their claims; certificates: where these are kept; kept: finished verdicts.
+    **Arguments:**
+
+    - entries: in the order of their claims.
+    - record: what was tried, and what comes of it.
+    - kept: finished verdicts.
+    - certificates: where certificates are written. Without it nothing is tried.
 
     **Raises:** `ContradictionError`
     """
     groups = [list(group) for _, group in itertools.groupby(entries, key=lambda entry: entry.claim)]
-    count = sum(map(_is_tried, groups))
-    with progress_bar("certifying", count, unit="claim") as bar:
-        for group in groups:
-            if _is_tried(group):
-                group[:] = _certified(group, certificates, kept)
-                bar.update()
-    return [entry for group in groups for entry in group]
+    if certificates is not None:
+        _try([group for group in groups if _candidates(group)], record, kept, certificates)
+    return [entry for group in groups for entry in _recorded(group, record, kept)]
 
 
-def _is_tried(group: list[Entry]) -> bool:
-    return group[0].claim.form == "printed" and any(map(_is_violated, group))
+def _try(groups: list[_Entries], record: Record, kept: Kept, certificates: Certificates) -> None:
+    """Record what certificates show of claims of which there is no row."""
+    # Refutations come first. Claims on the same problem share its flow.
+    groups.sort(key=lambda group: (not _violated(group), _candidates(group)[0].problem.to_toml()))
+    evidence = functools.lru_cache(FLOWS)(_evidence)
+    with progress_bar("certifying", len(groups), unit="claim") as bar:
+        for number, group in enumerate(groups, 1):
+            row, entries = record.row(group[0].claim), _all_candidates(group, kept)
+            if number % _CLAIMS == 0:
+                jax.clear_caches()  # the compiled programs of many problems hold gigabytes
+            if not any(_is_of(row, entry, certificates.seconds) for entry in entries):
+                record.save(group[0].claim, _tried(entries, certificates, evidence))
+            bar.update()
 
 
-def _is_violated(entry: Entry) -> bool:
-    return entry.verdict.verdict is Judgement.VIOLATED
+def _evidence(spec: AbstractSpec, flows: bool) -> Evidence | DescentEvidence:
+    problem = spec.build()
+    # Nothing is proved of a sample, whose flow may take long.
+    return evidence_of(problem, flows and not isinstance(problem.loss, MonteCarloLoss))
 
 
-def _certified(group: list[Entry], certificates: Certificates, kept: Kept) -> Iterator[Entry]:
-    """The entries of one claim."""
-    claim, found = group[0].claim, False
-    file = counterexample_of(claim)
-    own = [] if file is None else [entry_of(claim, _COUNTEREXAMPLE, spec_of(toml.parse(file.read_text())), kept)]
-    for entry in [*own, *group]:
-        if _is_violated(entry) and not found:
-            evidence = evidence_of(entry.problem.build(), claim.along_flow)
-            verdict = certificates.certified(claim, entry.verdict, evidence, entry.problem)
-            entry, found = entry._replace(verdict=verdict), verdict.certified is not None
-        if entry.name != _COUNTEREXAMPLE or entry.verdict.certified:
-            yield entry
+def _violated(group: Iterable[Entry]) -> _Entries:
+    return [entry for entry in group if entry.verdict.verdict is Judgement.VIOLATED]
+
+
+def _candidates(group: _Entries) -> _Entries:
+    """The entries of a claim of which a certificate is to be found."""
+    if violated := _violated(group):
+        return violated
+    order = (Judgement.HOLDS, Judgement.UNRESOLVED)
+    return [entry for judgement in order for entry in group if entry.verdict.verdict is judgement]
+
+
+def _all_candidates(group: _Entries, kept: Kept) -> _Entries:
+    """The same, with the smallest counterexample before those on which the claim is violated."""
+    claim, found = group[0].claim, _candidates(group)
+    file = counterexample_of(claim) if _violated(group) else None
+    if file is None:
+        return found
+    own = entry_of(claim, COUNTEREXAMPLE, spec_of(toml.parse(file.read_text())), kept)
+    return [*_violated([own]), *found]
+
+
+def _is_of(row: Document | None, entry: Entry, seconds: float = 0.0) -> bool:
+    """Whether a row is of an entry, and is a certificate, or an attempt at the same verdict with as many seconds."""
+    if row is None or row["key"] != key_of(entry.claim, entry.problem):
+        return False
+    return row["certified"] is not None or (row["verdict"] == entry.verdict.verdict and row["seconds"] >= seconds)
+
+
+def _tried(
+    entries: _Entries,
+    certificates: Certificates,
+    evidence: Callable[[AbstractSpec, bool], Evidence | DescentEvidence],
+) -> Document:
+    """The row of a claim: the first certificate that is found, or why there is none of the first entry."""
+    rows, until = [], time.monotonic() + certificates.seconds
+    for entry in entries:
+        if rows and time.monotonic() > until:
+            break
+        begin, claim = time.process_time(), entry.claim
+        found = certificates.tried(claim, entry.verdict, evidence(entry.problem, claim.along_flow), entry.problem)
+        row = {"problem": entry.name, "key": key_of(claim, entry.problem), "verdict": str(entry.verdict.verdict)}
+        rows.append(row | found | {"took": round(time.process_time() - begin, 2)})
+        if found["certified"]:
+            return rows[-1]
+    return rows[0]
+
+
+def _recorded(group: _Entries, record: Record, kept: Kept) -> Iterator[Entry]:
+    """The entries of a claim, one of them with what the row of the claim says."""
+    claim, entries = group[0].claim, group
+    row = record.row(claim)
+    if row is not None and row["problem"] == COUNTEREXAMPLE:
+        entries = [*(one for one in _all_candidates(group, kept) if one.name == COUNTEREXAMPLE), *group]
+    for entry in entries:
+        if row is not None and _is_of(row, entry):
+            shown = {name: row[name] for name in FIELDS}
+            entry, row = entry._replace(verdict=dataclasses.replace(entry.verdict, **shown)), None
+            refuse_contradicted(entry.verdict, record.path_of(claim))
+        yield entry
