@@ -192,3 +192,5 @@ def test_what_takes_no_flow_is_not_compared_to_see_whether_it_reads_one():
     assert not evidence.reads_more_than_the_start(formula) and not calls
     hidden = dataclasses.replace(decay, along_flow=False)
     assert evidence.reads_more_than_the_start(hidden)
+    wrapping = functools.wraps(formula.compare)(lambda loss, flow: decay.compare(loss, flow))
+    assert evidence.reads_more_than_the_start(dataclasses.replace(formula, compare=wrapping))

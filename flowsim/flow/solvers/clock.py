@@ -77,7 +77,7 @@ class Clock:
 
     def rate(self, t: float | np.ndarray) -> np.ndarray:
         """The time that passes in a unit after each of these times."""
-        return self.rates[np.searchsorted(self.times, t, side="right") - 1]
+        return np.asarray(self.rates[np.searchsorted(self.times, t, side="right") - 1])
 
     def lengths(self, t: Times) -> Float[np.ndarray, " steps"]:
         """The time from each to the next of increasing times, among which are those of all rows."""
@@ -87,7 +87,8 @@ class Clock:
         """These times, counted from the start of the flow."""
         if self.from_start is self.times:
             return np.asarray(t)
-        return np.interp(t, self.times, self.from_start) + np.maximum(np.asarray(t) - self.times[-1], 0.0)
+        beyond = np.maximum(np.asarray(t) - self.times[-1], 0.0)
+        return np.asarray(np.interp(t, self.times, self.from_start) + beyond)
 
 
 def _last_origin(origins: Times, since: Times) -> int:
