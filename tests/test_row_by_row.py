@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import flowsim
 from flowsim._core.balls.reading import Kind, kinds_of
+from flowsim.claims import judge
 from flowsim.claims.deciding.ending import depends_on_others, reads_the_end
 from flowsim.claims.evidence import Evidence, comparing
 from flowsim.experiments.run import claims_about
@@ -99,9 +99,9 @@ def test_what_a_program_shows_is_what_other_flows_show(problem, monkeypatch):
 
 def test_a_flow_of_many_weights_is_judged_alike(problem, monkeypatch):
     run, claims = problem.run(), [one for one in claims_about(problem, None) if ".lemma-" in one.id]
-    quick = flowsim.claims.judge(claims, problem.loss, run)
+    quick = judge(claims, problem.loss, run)
     monkeypatch.setattr(comparing, "_FEW", 10**9)
-    slow = flowsim.claims.judge(claims, problem.loss, run)
+    slow = judge(claims, problem.loss, run)
     for one, other in zip(quick, slow, strict=True):
         assert (one.verdict, one.until, one.cut, one.note) == (other.verdict, other.until, other.cut, other.note)
         assert (one.margin is None) == (other.margin is None)
