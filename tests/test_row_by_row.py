@@ -1,12 +1,14 @@
 """Which comparisons read each time of a flow by itself."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from flowsim._core.balls.reading import Kind, kinds_of
-from flowsim.claims import judge
+from flowsim.claims import at_most, judge
 from flowsim.claims.deciding.ending import depends_on_others, reads_the_end
 from flowsim.claims.evidence import Evidence, comparing
 from flowsim.experiments.run import claims_about
@@ -95,6 +97,25 @@ def test_what_a_program_shows_is_what_other_flows_show(problem, monkeypatch):
         for rows, other in case.thinned(()):
             theirs = case.panel.compared(one, problem.loss, other)
             np.testing.assert_array_equal(theirs.slack[: rows.size], ours.slack[rows], err_msg=one.id)
+
+
+@pytest.mark.parametrize(
+    ("compare", "expected"),
+    [
+        (lambda loss, flow: at_most(flow.models.u_minus1, 9.0), True),
+        (lambda loss, flow: at_most(flow.models.u_minus1, 9.0, allowance=flow.way_to_go), False),
+        (lambda loss, flow: at_most(flow.models.u_minus1 + flow.way_to_go, 9.0), False),
+        (lambda loss, flow: at_most(flow.since[-1:], 9.0), False),
+        (lambda loss, flow: at_most(flow.models.u_minus1 / flow.origin, 9.0), False),
+        (lambda loss, flow: at_most(flow.models.u_minus1 / loss.task.covariance[0, 0], 9.0), True),
+    ],
+)
+def test_what_a_flow_says_beside_its_rows_is_of_all_of_them(compare, expected, problem):
+    run = problem.run()
+    run = dataclasses.replace(run, counted=(jnp.ones(run.t.shape), run.t + 0.0))
+    for way_to_go in (np.inf, jnp.asarray(0.1)):
+        made = dataclasses.replace(run, way_to_go=way_to_go)
+        assert comparing._is_row_by_row(compare, problem.loss, made) is expected
 
 
 def test_a_flow_of_many_weights_is_judged_alike(problem, monkeypatch):

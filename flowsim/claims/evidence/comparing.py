@@ -1,6 +1,7 @@
 """Both sides of claims as NumPy arrays: of one claim, or of all claims on one flow in one program."""
 
 import contextlib
+import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -185,21 +186,26 @@ def _program(
 
 
 def _is_row_by_row(compare: Callable[..., Comparison], loss: AbstractPopulationLoss, run: Trajectory) -> bool:
-    in_rows = eqx.filter((run.t, run.models, run.loss, run.excess, run.grad_norm_sq, run.dissipated), eqx.is_array)
-    by_id = {id(leaf) for leaf in jax.tree.leaves(in_rows)}
+    # The bound on the way to go is a number until it is computed.
+    run = dataclasses.replace(run, way_to_go=jax.device_put(np.asarray(run.way_to_go, dtype=float)))
+    ids = lambda *parts: {id(leaf) for leaf in jax.tree.leaves(eqx.filter(parts, eqx.is_array))}
+    in_rows = ids(run.t, run.models, run.loss, run.excess, run.grad_norm_sq, run.dissipated)
+    fixed = ids(loss, run.descent)
     arrays, rest = eqx.partition((loss, run), eqx.is_array)
 
     def sides(arrays):
         ours = compare(*eqx.combine(arrays, rest))
-        return ours.slack, ours.promised
+        return ours.slack, ours.promised, ours.allowance
+
+    def kind(leaf: Array) -> Kind:
+        return Kind.ROWS if id(leaf) in in_rows else Kind.FIXED if id(leaf) in fixed else Kind.MIXED
 
     try:
         jaxpr = jax.make_jaxpr(sides)(arrays).jaxpr
     except Exception:
         # The comparison itself reports the exception.
         return False
-    given = [Kind.ROWS if id(leaf) in by_id else Kind.FIXED for leaf in jax.tree.leaves(arrays)]
-    return Kind.MIXED not in kinds_of(jaxpr, given, run.t.shape[0])
+    return Kind.MIXED not in kinds_of(jaxpr, [kind(leaf) for leaf in jax.tree.leaves(arrays)], run.t.shape[0])
 
 
 def _can_be_compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> bool:
