@@ -35,7 +35,7 @@ class Domain:
         self.size = float(np.max(np.abs(self._flat), initial=0.0)) or 1.0
         leaves, tree = jax.tree.flatten(self._unravel(self._flat))
         rng, self._steps = np.random.default_rng(0), [_anywhere] * len(leaves)
-        noise = [rng.standard_normal(leaf.shape) / 8 for leaf in leaves]
+        noise = [np.asarray(rng.standard_normal(leaf.shape) / 8) for leaf in leaves]
         everywhere = [leaf + self.size * step for leaf, step in zip(leaves, noise, strict=True)]
         if not self._is_defined(loss, jax.tree.unflatten(tree, everywhere)):
             for k, leaf in enumerate(leaves):
