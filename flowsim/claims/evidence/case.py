@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel, compared
-from flowsim.claims.evidence.course import Course
+from flowsim.claims.evidence.course import Course, velocities
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, OpenError, Roundings
 from flowsim.claims.evidence.moving import (
     ROUNDING,
@@ -41,7 +41,7 @@ from flowsim.claims.evidence.series import (
 from flowsim.flow.basin import Tail
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.systems import AbstractSystem
-from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory
+from flowsim.flow.trajectory import SAME, Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss, stated
 
@@ -61,9 +61,8 @@ _FEW = 128  # weights: with more, a claim is compared without the others at its 
 
 
 class Case:
-    """One solve, possibly with further times.
-
-    Its end is repeated until the number of times is a power of two, so that few shapes are compiled.
+    """One solve, possibly with further times. Its end is repeated until the number of times is a power of two, so that
+    few shapes are compiled.
     """
 
     def __init__(
@@ -241,12 +240,12 @@ class Case:
         # A trajectory from a file has no velocity.
         descent = self._repetitions.reference.descent
         assert descent is not None
-        velocity = functools.partial(_velocity, descent)
+        velocity = functools.partial(velocities, descent)
         here = velocity(self.padded.models)
         # A velocity that is rounding may lead far in the time of a long step.
         felt = lambda x, noise: np.where(np.abs(x) > ROUNDING_SAFETY * noise, x, 0.0)[: self.run.t.size]
-        of_rows = jax.tree.map(felt, here, noise_of(velocity, here, self.padded.models))
-        return Course(self.run, of_rows, self._repetitions.clock)
+        noise = noise_of(velocity, here, self.padded.models)
+        return Course(self.run, jax.tree.map(felt, here, noise), self._repetitions.clock)
 
     @functools.cached_property
     def enclosed(self) -> Enclosed:
@@ -393,11 +392,6 @@ def _evaluate(system: AbstractSystem, models: PyTree):
         return record.loss, record.excess, record.grad_norm_sq, _flat(system.field(state))
 
     return jax.lax.map(one, arrays)
-
-
-@eqx.filter_jit
-def _velocity(descent: AbstractDescent, models: PyTree) -> PyTree:
-    return eqx.filter(eqx.filter_vmap(descent)(models), eqx.is_inexact_array)
 
 
 def _flat(slopes: PyTree) -> Float[Array, " n"]:

@@ -13,7 +13,7 @@ from flowsim._core.balls.operations import Balls, balls
 from flowsim.claims.evidence.moving import ROUNDING
 from flowsim.flow.recording import uncertified
 from flowsim.flow.solvers.clock import Clock
-from flowsim.flow.trajectory import Trajectory
+from flowsim.flow.trajectory import AbstractDescent, Trajectory
 
 Times = Float[np.ndarray, " spans"]
 
@@ -113,3 +113,9 @@ class Course:
         )
         half = np.concatenate([np.zeros(1 + count), (high - low) / 2, np.zeros(1)])
         return Spans(balls(t, half), run, jax.tree.map(radius, begin, centre, end))
+
+
+@eqx.filter_jit
+def velocities(descent: AbstractDescent, models: PyTree) -> PyTree:
+    """The velocity at each of several weights, which are on the first axis."""
+    return eqx.filter(eqx.filter_vmap(descent)(models), eqx.is_inexact_array)
