@@ -5,13 +5,14 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from anew import anew
 
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.papers import zhang2023
-from flowsim.papers.zhang2023 import appendix_d, problems, prompt_lengths, prompts, section_4_1, section_4_2
+from flowsim.papers.zhang2023 import appendix_d, literal, problems, prompt_lengths, prompts, section_4_1, section_4_2
 from flowsim.problem import spec_of, unnamed
 
 PARTS = ("eq-4.2", "theorem-4.2", "corollary-4.3", "sec-4.2", "lemma-d")
@@ -200,3 +201,13 @@ def test_the_corollary_s_lengths_beside_the_smallest():
     lengths = judge_on(BY_KEY["corollary-4.3.test-length", "printed"], evidence_of(EASY)).constants
     assert lengths["sharp_test_length"] < lengths["test_length"] == 800
     assert lengths["sharp_context_length"] < lengths["context_length"]
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 5])
+def test_the_fourth_moment_of_pairs_is_that_of_all_points_and_of_isserlis(d):
+    root = jnp.asarray(np.random.default_rng(d).standard_normal((d, d)))
+    terms = lambda z, weight: jnp.einsum("k,kp,kq->pq", weight * jnp.sum((z @ root.T) ** 2, axis=1), z, z)
+    found = literal.fourth_moment(root)
+    size = float(jnp.sum(root**2))
+    np.testing.assert_allclose(found, literal.gaussian_sum(terms, d), atol=1e-13 * size)
+    np.testing.assert_allclose(found, size * np.eye(d) + 2 * root.T @ root, atol=1e-13 * size)
