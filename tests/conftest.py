@@ -50,3 +50,18 @@ def programs_of_one_file():
 
     yield
     jax.clear_caches()
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The claims of which certificates are tried."""
+    from flowsim.experiments.certification import attempts, kept
+
+    found: list[str] = []
+
+    def certified(claim, *given, **how):
+        found.append(claim.id)
+        return attempts.certified(claim, *given, **how)
+
+    monkeypatch.setattr(kept, "certified", certified)
+    return found

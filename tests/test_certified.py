@@ -63,18 +63,6 @@ def problem(mine):
     return spec_of({"make": mine, "flow": {"t1": 2.0}}).build()
 
 
-@pytest.fixture
-def tried(monkeypatch) -> list[str]:
-    """The claims of which certificates are tried."""
-    found = []
-    monkeypatch.setattr(
-        kept,
-        "certified",
-        lambda claim, *given, **how: found.append(claim.id) or attempts.certified(claim, *given, **how),
-    )
-    return found
-
-
 def certified(claim, verdict, evidence, seconds=60.0):
     """What is tried for a claim alone."""
     followed = lambda: FollowedFlow(evidence.loss, evidence.trajectory.start)

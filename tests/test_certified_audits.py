@@ -18,7 +18,6 @@ from flowsim.experiments.certification import (
     COUNTEREXAMPLE,
     Certificates,
     Record,
-    attempts,
     counterexample_of,
     kept,
     with_certificates,
@@ -54,18 +53,6 @@ def gamma(flow):
 def right(flow):
     return flowsim.at_least(flow.excess + 1, 0.5)
 """
-
-
-@pytest.fixture
-def tried(monkeypatch) -> list[str]:
-    """The claims of which certificates are tried."""
-    found = []
-    monkeypatch.setattr(
-        kept,
-        "certified",
-        lambda claim, *given, **how: found.append(claim.id) or attempts.certified(claim, *given, **how),
-    )
-    return found
 
 
 @pytest.fixture

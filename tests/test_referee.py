@@ -6,7 +6,10 @@ import re
 import pytest
 
 import flowsim
+from flowsim.claims.deciding.verdict import Judgement, Verdict
 from flowsim.cli.main import main
+from flowsim.experiments.audit import Entry
+from flowsim.report.referee import Review
 
 OWN = '''
 import equinox as eqx
@@ -123,7 +126,24 @@ def test_a_printed_statement_has_its_weight_its_correction_and_its_known_counter
     assert f"flowsim run docs/counterexamples/{name}.toml" in found["md"]
     assert "corrected" in found["md"]
     assert not (tmp_path / "search").exists()
-    assert flowsim.__name__ in found["tex"]
+
+
+def test_how_far_a_constant_is_from_the_sharp_one_leaves_out_those_that_say_nothing():
+    claim = next(one for one in flowsim.ALL_CLAIMS if one.id == "zhang2023.lemma-5.4.pl")
+    spec = flowsim.ProblemSpec.from_toml("[task]\ncontext_length = 2\ncovariance = [[1.0]]\n[init]\nscale = 0.3")
+
+    def line(*constants):
+        one = lambda known: Verdict(
+            claim.id, claim.source, "printed", claim.statement, Judgement.HOLDS, 1.0, 0.0, 1e-9, 0.5, (), known, ""
+        )
+        entries = [Entry(claim, "", spec, None, None, one(known)) for known in constants]
+        return Review((claim,), tuple(entries), None, None, None).lines[0]
+
+    silent = [{"mu": 0.0, "sharp_mu": 1.0}, {"mu": 1.0, "sharp_mu": float("inf")}, {"mu": 1.0}, {}]
+    known = [{"mu": 1.0, "sharp_mu": 2.0}, {"mu": 0.5, "sharp_mu": 20.0}]
+    assert "sharp" not in line(*silent)
+    assert line(*silent, *known).endswith(r"; the sharp $\mu$ is 2 to 40 times that of the statement.")
+    assert line(known[0]).endswith(r"; the sharp $\mu$ is 2 times that of the statement.")
 
 
 @pytest.mark.parametrize(

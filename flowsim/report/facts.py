@@ -1,7 +1,7 @@
 """What a finished run reports in addition to its verdicts, as texts with labels."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from flowsim.claims import Evidence, Verdict, end_point, fit_rate
 from flowsim.claims.deciding.iterates import DescentEvidence
@@ -61,8 +61,19 @@ def test_facts(tested: RiskCurve) -> dict[str, str]:
 def sharp_constants(verdicts: Iterable[Verdict]) -> dict[str, str]:
     """The sharp constants along the flow next to those of the claims, text by label."""
     return {
-        f"{verdict.id}, sharp {name}": f"{verdict.constants[f'sharp_{name}']:.6g}, in the theorem {value:.6g}"
-        for verdict in verdicts
-        for name, value in verdict.constants.items()
-        if f"sharp_{name}" in verdict.constants
+        f"{verdict.id}, sharp {name}": f"{sharp:.6g}, in the theorem {value:.6g}"
+        for verdict, name, value, sharp in with_sharp(verdicts)
     }
+
+
+def with_sharp(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, str, float, float]]:
+    """Each constant of which the sharp one is known: its verdict, its name, the constant, and the sharp one."""
+    for verdict in verdicts:
+        for name, value in verdict.constants.items():
+            if f"sharp_{name}" in verdict.constants:
+                yield verdict, name, value, verdict.constants[f"sharp_{name}"]
+
+
+def looseness(value: float, sharp: float) -> float | None:
+    """How many times the constant the sharp one is; None unless both are positive and finite."""
+    return sharp / value if 0 < value < math.inf and 0 < sharp < math.inf else None

@@ -3,7 +3,6 @@
 import base64
 import functools
 import itertools
-import math
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.papers.paper import Predictions
 from flowsim.problem import AbstractSpec
 from flowsim.report.documents import MARKS, ORDER
+from flowsim.report.facts import looseness, with_sharp
 from flowsim.report.mathml import name_in_html, statement_in_html
 from flowsim.report.plots.verdicts import SIDES
 
@@ -123,13 +123,11 @@ def _loosest(applicable: Sequence[Verdict]) -> tuple[Verdict, str, str] | None:
     than by a half.
     """
     found: list[tuple[float, Verdict, str, str]] = []
-    for verdict in applicable:
-        for name, value in verdict.constants.items():
-            sharp = verdict.constants.get(f"sharp_{name}", 0.0)
-            if verdict.verdict is Judgement.HOLDS and 0 < value < math.inf and 0 < sharp < math.inf:
-                side = "small" if sharp > value else "large"
-                factor = max(sharp / value, value / sharp)
-                found.append((factor, verdict, name, f"{in_unicode(factor)} times too {side}"))
+    for verdict, name, *pair in with_sharp(applicable):
+        times = looseness(*pair)
+        if verdict.verdict is Judgement.HOLDS and times is not None:
+            factor = max(times, 1 / times)
+            found.append((factor, verdict, name, f"{in_unicode(factor)} times too {'small' if times > 1 else 'large'}"))
     largest = max(found, key=lambda one: one[0], default=None)
     return largest[1:] if largest is not None and largest[0] >= _LOOSE else None
 

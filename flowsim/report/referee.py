@@ -20,7 +20,7 @@ from flowsim.experiments.certification import Certificates, Record, counterexamp
 from flowsim.experiments.search import Refutation, refute
 from flowsim.papers.data import fault_of, latex_of_name
 from flowsim.report.documents import summary
-from flowsim.report.facts import sharp_constants
+from flowsim.report.facts import looseness, sharp_constants, with_sharp
 from flowsim.report.ledger import escaped as escaped_in_markdown
 from flowsim.report.mathml import in_html
 from flowsim.report.page import template
@@ -78,7 +78,7 @@ class Review:
 
     def verdicts(self, claim: Claim) -> list[Verdict]:
         """The verdicts of one form."""
-        return [entry.verdict for entry in self.entries if entry.verdict.form == claim.form]
+        return [entry.verdict for entry in self.entries if entry.claim is claim]
 
     @property
     def lines(self) -> tuple[str, str, str]:
@@ -139,12 +139,14 @@ def review(
     entries = with_certificates(judge_all(claims), Record(out / RECORD), Kept(None), certificates)
     options = {"budget": _SHARE * budget, "problems": problems, "seed": seed, "progress": progress}
     search = refute(claim, **options, out=out / SEARCH) if claim.spaces and known is None else None
-    violated = any(entry.verdict.verdict is Judgement.VIOLATED for entry in entries if entry.claim is claim)
-    conditions = any(entry.verdict.hypotheses for entry in entries if entry.claim is claim)
+    found = Review(tuple(claims), tuple(entries), search, known, ablation=None)
+    verdicts = found.verdicts(claim)
+    violated = any(verdict.verdict is Judgement.VIOLATED for verdict in verdicts)
     # Of a statement that fails although its hypotheses are met, nothing is learned from problems that miss one.
     fails = violated or known is not None or (search is not None and search.counterexample is not None)
-    ablation = ablate(claim, **options) if claim.spaces and conditions and not fails else None
-    return Review(tuple(claims), tuple(entries), search, known, ablation)
+    if fails or not claim.spaces or not any(verdict.hypotheses for verdict in verdicts):
+        return found
+    return dataclasses.replace(found, ablation=ablate(claim, **options))
 
 
 def _name(claim: Claim) -> str:
@@ -173,12 +175,13 @@ def _verdict_line(of: Review) -> str:
 
 def _looseness(verdicts: Sequence[Verdict]) -> Iterator[str]:
     """How far each constant of the statement is from the sharp one, in LaTeX."""
-    pairs = [(name, value, verdict.constants.get(f"sharp_{name}", 0.0))
-             for verdict in verdicts for name, value in verdict.constants.items()]  # fmt: skip
-    for wanted in dict.fromkeys(name for name, value, sharp in pairs if 0 < value < math.inf and 0 < sharp < math.inf):
-        ratios = [sharp / value for name, value, sharp in pairs if name == wanted]
-        low, high = min(ratios), max(ratios)
-        yield f"; the sharp {latex_of_name(wanted)} is {low:.3g} to {high:.3g} times that of the statement"
+    found: dict[str, list[float]] = {}
+    for _, name, *pair in with_sharp(verdicts):
+        if (times := looseness(*pair)) is not None:
+            found.setdefault(name, []).append(times)
+    for name, times in found.items():
+        factors = " to ".join(dict.fromkeys(f"{factor:.3g}" for factor in (min(times), max(times))))
+        yield f"; the sharp {latex_of_name(name)} is {factors} times that of the statement"
 
 
 def _hypotheses_line(of: Review) -> str:

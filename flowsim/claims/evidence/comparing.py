@@ -94,8 +94,8 @@ class Panel:
         return next(sides for one, sides in self._found[key][2] if one == claim)
 
     def is_row_by_row(self, claim: Claim, loss: AbstractPopulationLoss, run: Padded) -> bool:
-        """Whether what a claim promises, and its slack, at each time of a flow of many weights depend on the flow at
-        this time and at the start only. Then no other flow need be compared to see what it reads.
+        """Whether what a claim promises, its slack and its allowance at each time depend on the flow at this time and
+        at the start only. Then no other flow need be compared to see what it reads. False of a flow of few weights.
         """
         key = id(claim.compare)
         if key not in self._by_rows:
