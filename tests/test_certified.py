@@ -203,6 +203,17 @@ def test_the_time_of_a_certificate_ends():
     assert time.monotonic() - begin < 30
 
 
+def test_what_makes_another_exception_of_the_interruption_has_no_time_left_either():
+    with pytest.raises(TimeUpError), within(0.2):
+        try:
+            while True:
+                sum(range(1000))
+        except TimeUpError:
+            raise ValueError("wrong") from None
+    with pytest.raises(ValueError, match="wrong"), within(20.0):
+        raise ValueError("wrong")
+
+
 def test_python_code_is_interrupted_and_jax_is_not():
     begin = time.monotonic()
     with pytest.raises(TimeUpError), within(0.2):

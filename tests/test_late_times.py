@@ -148,7 +148,8 @@ def _during(run, head):
     return 4 * x * (1 - x)
 
 
-@pytest.mark.parametrize("scale", [1e-15, pytest.param(1e-20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [1e-15, 1e-20])
 def test_three_late_drops_are_judged_each_from_its_own_origin(scale):
     """What is false by 1e-6 in one of the drops alone is refused."""
     run = gradient_flow(three_heads(), three(scale * np.ones(3), WEIGHTS))
@@ -187,6 +188,7 @@ def test_three_late_drops_are_judged_each_from_its_own_origin(scale):
         assert verdict.verdict is Judgement.UNRESOLVED and "so late" in verdict.note
 
 
+@pytest.mark.slow
 def test_how_far_the_next_head_is_tells_when_a_drop_is():
     """Heads of strengths s > z drop at 1/(s scale), where the weights of the latter are scale/(1 - z/s)."""
     scale, strong, weak = 1e-14, HEADS[0], HEADS[1]

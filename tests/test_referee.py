@@ -88,7 +88,7 @@ def own(tmp_path):
 
 def test_a_true_claim_of_ones_own_names_the_hypothesis_that_it_needs(own, tmp_path, capfd):
     out = tmp_path / "review"
-    asked = [f"{own}:positive", f"{own}:make", "--out", str(out), "--problems", "128", "--budget", "30s", "--quiet"]
+    asked = [f"{own}:positive", f"{own}:make", "--out", str(out), "--problems", "128", "--budget", "30s"]
     assert main(["referee", *asked]) == 0
     told = capfd.readouterr().out.splitlines()
     assert told[0].startswith("notes as printed (mine.sign): 1 holds, of 1 problem; proved by a certificate on one")
@@ -107,7 +107,7 @@ def test_a_true_claim_of_ones_own_names_the_hypothesis_that_it_needs(own, tmp_pa
 
 def test_a_false_claim_comes_with_the_problem_at_which_it_fails(own, tmp_path, capfd):
     out = tmp_path / "review"
-    asked = [f"{own}:large", f"{own}:make", "--out", str(out), "--problems", "32", "--budget", "30s", "--quiet"]
+    asked = [f"{own}:large", f"{own}:make", "--out", str(out), "--problems", "32", "--budget", "30s"]
     assert main(["referee", *asked]) == 0
     told = capfd.readouterr().out.splitlines()
     assert "1 violated, of 1 problem; refuted by a certificate" in told[0]
@@ -118,7 +118,7 @@ def test_a_false_claim_comes_with_the_problem_at_which_it_fails(own, tmp_path, c
 
 def test_a_printed_statement_has_its_weight_its_correction_and_its_known_counterexample(tmp_path, capfd):
     name = "gatmiry2024.lemma-a.2.pairings"
-    assert main(["referee", name, "--out", str(tmp_path), "--budget", "60s", "--quiet"]) == 0
+    assert main(["referee", name, "--out", str(tmp_path), "--budget", "60s"]) == 0
     told = capfd.readouterr().out
     assert "refuted by a certificate" in told
     assert "a wrong constant" in told or "a slip" in told

@@ -118,6 +118,7 @@ def test_what_a_flow_says_beside_its_rows_is_of_all_of_them(compare, expected, p
         assert comparing._is_row_by_row(compare, problem.loss, made) is expected
 
 
+@pytest.mark.slow
 def test_a_flow_of_many_weights_is_judged_alike(problem, monkeypatch):
     run, claims = problem.run(), [one for one in claims_about(problem, None) if ".lemma-" in one.id]
     quick = judge(claims, problem.loss, run)

@@ -17,7 +17,7 @@ from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Real, Whole
 from flowsim.cli.common import FINISHED, claim_of, claims_of, exit_status, print_json, seconds_of, tables_of
 from flowsim.experiments.ablation import ablate as ablated
-from flowsim.experiments.certification import counterexample_of
+from flowsim.experiments.certification import ContradictionError, counterexample_of
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.search import refute as search
 from flowsim.experiments.search import sharpen as sharpened
@@ -114,7 +114,6 @@ def referee(
     problems: int | None,
     form: str,
     seed: int,
-    quiet: bool,
 ) -> int:
     """Gather what is known of a claim in every form, print three lines for a review, and write the page to ``out``."""
     from flowsim.report.referee import review  # slow to import
@@ -130,7 +129,7 @@ def referee(
     with folder_of(out):
         out.mkdir(parents=True, exist_ok=True)
     with _blaming(identifier):
-        found = review(claims, out, budget=seconds, problems=problems, seed=seed, progress=not quiet)
+        found = review(claims, out, budget=seconds, problems=problems, seed=seed)
     print(found, *(f"page: {path}" for path in found.save(out)), sep="\n")
     return FINISHED
 
@@ -175,7 +174,7 @@ def _blaming(identifier: str) -> Iterator[None]:
     """Report that a user's claim raises."""
     try:
         yield
-    except (ProblemError, ForeignFileError, OSError):
+    except (ProblemError, ForeignFileError, OSError, ContradictionError):
         raise
     except Exception as error:
         if not is_place(identifier) or os.environ.get(TRACEBACK) == "1":

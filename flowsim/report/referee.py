@@ -119,9 +119,9 @@ def review(
     budget: float,
     problems: int | None = None,
     seed: int = 0,
-    progress: bool = False,
 ) -> Review:
-    """Judge a claim on its problems, try certificates, search for a counterexample, and for the hypotheses it needs.
+    """Judge a claim on its problems, try certificates, search for a counterexample, and for the hypotheses it needs;
+    bars show the progress.
 
     **Arguments:**
 
@@ -130,14 +130,13 @@ def review(
     - budget: seconds, beyond what the verdicts take.
     - problems: a number of problems of each search, instead of its part of the budget.
     - seed: the seed of the draws.
-    - progress: whether to show progress bars.
 
     **Raises:** `ContradictionError` if a certificate shows the opposite of a verdict.
     """
     claim, known = claims[0], counterexample_of(claims[0])
     certificates = Certificates(out / CERTIFICATES, _SHARE * budget / len(claims))
     entries = with_certificates(judge_all(claims), Record(out / RECORD), Kept(None), certificates)
-    options = {"budget": _SHARE * budget, "problems": problems, "seed": seed, "progress": progress}
+    options = {"budget": _SHARE * budget, "problems": problems, "seed": seed, "progress": True}
     search = refute(claim, **options, out=out / SEARCH) if claim.spaces and known is None else None
     found = Review(tuple(claims), tuple(entries), search, known, ablation=None)
     verdicts = found.verdicts(claim)
@@ -230,21 +229,20 @@ def _verdict_parts(of: Review) -> Iterator[str | Table]:
 
 
 def _hypothesis_parts(of: Review) -> Iterator[str | Table]:
-    rows = {
-        (
-            latex_of_name(hypothesis.name),
-            escaped(number_text(float(hypothesis.value))),
-            _RELATIONS[hypothesis.relation],
-            escaped(number_text(float(hypothesis.bound))),
-            "yes" if hypothesis.met else "no",
-            escaped(_problem(entry)),
-        ): None
-        for entry in of.entries
-        if entry.claim is of.claim
-        for hypothesis in entry.verdict.hypotheses
-    }
-    if rows:
-        yield Table(("condition", "value", "", "bound", "met", "problem"), list(rows))
+    for entry in of.entries:
+        if entry.claim is of.claim and entry.verdict.hypotheses:
+            yield escaped(f"On the problem {_problem(entry)}:")
+            rows = [
+                (
+                    latex_of_name(one.name),
+                    escaped(number_text(float(one.value))),
+                    _RELATIONS[one.relation],
+                    escaped(number_text(float(one.bound))),
+                    "yes" if one.met else "no",
+                )
+                for one in entry.verdict.hypotheses
+            ]
+            yield Table(("condition", "value", "", "bound", "met"), rows)
     if of.ablation is not None:
         yield from (escaped(str(row)) for row in of.ablation.hypotheses)
 

@@ -126,7 +126,6 @@ def referee(
     problems: Problems = None,
     form: Form = "printed",
     seed: Seed = 0,
-    quiet: bool = False,
 ) -> int:
     """Write what a referee needs to know of a claim: its verdicts, proofs, hypotheses, and what was not checked.
 
@@ -135,7 +134,6 @@ def referee(
         problem: the problem file, or a function of your own; without it the claim's own problems.
         out: the folder for referee.html, referee.md and referee.tex.
         budget: the time beyond that of the verdicts, such as 90s or 10m, for certificates and searches.
-        quiet: print no progress.
     """
-    options = {"budget": budget, "problems": problems, "form": form, "seed": seed, "quiet": quiet}
+    options = {"budget": budget, "problems": problems, "form": form, "seed": seed}
     return entry_of("search", "referee")(claim_id, problem, out, **options)

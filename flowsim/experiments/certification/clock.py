@@ -28,16 +28,23 @@ def within(seconds: float) -> Iterator[None]:
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
-    over = False
+    over = interrupted = False
 
     def up(number: int, frame: types.FrameType | None) -> None:
+        nonlocal interrupted
         if not over and not _in_the_middle(frame):
+            interrupted = True
             raise TimeUpError
 
     before = signal.signal(signal.SIGALRM, up)
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
         yield
+    except Exception as error:
+        # What is interrupted may raise another exception in its place.
+        if interrupted:
+            raise TimeUpError from error
+        raise
     finally:
         over = True
         signal.setitimer(signal.ITIMER_REAL, 0.0)
