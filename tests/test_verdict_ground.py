@@ -286,10 +286,8 @@ def test_solves_that_go_round_a_bump_do_not_judge_one_that_goes_onto_it():
 
 @pytest.mark.parametrize("function", [lambda x: 1 - jnp.cos(x), lambda x: 0.05 * x**2 + jnp.tanh(20 * (x - 0.5)) + 1])
 def test_a_loss_that_cancels_has_no_walls(function):
-    """The field of the second is a staircase near x = 0, on which a more accurate solve may not finish."""
     loss = FunctionLoss(lambda m: function(m.x))
-    found = judged(lambda loss, flow: at_most(flow.models.x, 2.0), loss, weight(1))
-    assert found.verdict is HOLDS or "A more accurate solve did not finish" in found.note
+    assert judged(lambda loss, flow: at_most(flow.models.x, 2.0), loss, weight(1)).verdict is HOLDS
 
 
 def wall(m: Weight, width: jax.Array, height: jax.Array) -> jax.Array:
