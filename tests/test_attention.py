@@ -43,6 +43,7 @@ from flowsim.tasks import LengthLaw, LinearRegression, Prompt, RandomCovarianceR
 from flowsim.tasks.covariance_laws import SampledLaw, WishartDraw
 
 KINDS = ("merged", "separate", "token", "query token")
+FEW_KINDS = ("merged", "separate", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("token", "query token")))
 
 
 def covariance(rng, d, rank=None):
@@ -201,7 +202,7 @@ def test_a_law_of_lengths_is_the_mean_of_its_losses(kind):
 
 @pytest.mark.parametrize("N", [2, pytest.param(np.inf, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("trainable", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FEW_KINDS)
 def test_the_minimum_is_reached_and_searches_find_nothing_lower(kind, trainable, N):
     rng, d = np.random.default_rng(4), 3
     task = LinearRegression(covariance(rng, d), N, prior_mean=[1.0, 2.0, 0.0], label_noise=0.4)
@@ -237,7 +238,7 @@ def test_the_least_loss_of_low_rank_is_that_of_the_largest_components(H, R, d):
     np.testing.assert_allclose(loss.least_model().balances, 0, atol=1e-14)
 
 
-@pytest.mark.parametrize("trainable", [False, True])
+@pytest.mark.parametrize("trainable", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("query_token", [False, True])
 def test_more_than_d_heads_have_the_least_loss_of_any(query_token, trainable):
     """The closed form of `HeadRisk` without the query's token; no more heads do better, and fewer do not."""
@@ -278,7 +279,7 @@ def test_the_excess_keeps_its_digits_near_the_minimum():
         assert near == pytest.approx(1e-8 * far, rel=1e-3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FEW_KINDS)
 def test_balances_are_conserved_and_fixed_guesses_do_not_move(kind):
     rng = np.random.default_rng(7)
     task = LinearRegression(covariance(rng, 3), 4, label_noise=0.5, prior_mean=[1.0, 0.0, 0.0])
@@ -294,6 +295,7 @@ def test_balances_are_conserved_and_fixed_guesses_do_not_move(kind):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12), slope, automatic)
 
 
+@pytest.mark.slow
 def test_flows_of_small_heads_reach_the_least_loss_and_keep_every_balance():
     task = LinearRegression(np.diag([2.0, 1.0]), 10, label_noise=0.3)
     start = initialization.linear_heads(0.05, heads(np.random.default_rng(0), "separate", 2, H=3), 1, {"v": 0.2})
@@ -507,7 +509,7 @@ def test_other_architectures_refuse_what_their_losses_do_not_know():
         problem(task={"context_length": {"lengths": [3, 4]}}, loss={"kind": "monte-carlo"})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FEW_KINDS)
 def test_heads_with_another_guess_have_their_own_loss(kind):
     """A loss knows heads of any fixed guess; its excess is over the minimum of the guess that it was built for."""
     rng = np.random.default_rng(31)

@@ -262,6 +262,7 @@ def test_bad_options_are_refused_in_one_line(options, words, tmp_path, monkeypat
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_a_paper_s_digest_is_of_its_own_modules(tmp_path, monkeypatch):
     package = shutil.copytree(pathlib.Path(flowsim.__file__).parent, tmp_path / "flowsim")
     monkeypatch.setattr(sources, "_PACKAGE", package)

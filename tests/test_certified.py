@@ -124,7 +124,8 @@ def test_a_run_that_was_interrupted_tries_only_what_is_left(problem, tmp_path, t
 
 
 @pytest.mark.parametrize(
-    ("name", "planted", "shown"), [("faster", "holds", "refuted"), ("slower", "violated", "proved")]
+    ("name", "planted", "shown"),
+    [("faster", "holds", "refuted"), pytest.param("slower", "violated", "proved", marks=pytest.mark.slow)],
 )
 def test_a_certificate_that_contradicts_what_was_measured_stops_the_run(
     name, planted, shown, mine, problem, tmp_path, monkeypatch, capfd
@@ -187,6 +188,7 @@ def test_a_claim_at_rest_on_its_bound_is_proved_where_nothing_was_measured():
     assert certificate is None and "rounded to float64" in found.uncertified
 
 
+@pytest.mark.slow
 def test_the_time_of_a_certificate_ends():
     u = jnp.linspace(1.0, 2.0, 12)
     product = lambda w: jnp.outer(w, w) - jnp.outer(u, u)

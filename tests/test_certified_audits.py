@@ -92,6 +92,7 @@ def test_an_audit_refutes_proves_or_says_why_not_and_reads_it_back(audit, tmp_pa
     assert "--out must be a folder, which keeps the certificates" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_audit_tries_again_what_says_something_else_and_what_has_more_time(audit, tmp_path, tried):
     audit("--certify")
     tried.clear()
@@ -122,6 +123,7 @@ def test_an_audit_that_is_interrupted_keeps_finished_certificates(audit, tmp_pat
     assert sorted(tried) == ["mine.gamma", "mine.rate", "mine.right"]
 
 
+@pytest.mark.slow
 def test_a_certificate_that_contradicts_a_verdict_stops_the_audit(audit, tmp_path, monkeypatch, capfd):
     audit("--certify")
     monkeypatch.delenv("FLOWSIM_TRACEBACK", raising=False)

@@ -98,6 +98,7 @@ def unchanged(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_two_runs_are_not_at_work_in_one_folder(file, finished, tmp_path, capsys):
     out = tmp_path / "out"
     shutil.copytree(finished, out)

@@ -59,6 +59,7 @@ def test_order_nine():
     assert -np.polyfit(np.log(counts), np.log(largest), 1)[0] > ORDER - 0.7, errors
 
 
+@pytest.mark.slow
 def test_a_step_by_few_eigenvectors_is_one_by_all():
     """What is beside the eigenvectors has one rate in Newton's method, and its own in the step that this finds."""
     rates = np.append(np.geomspace(1e3, 10.0, 8), np.geomspace(0.5, 1e-3, 12))

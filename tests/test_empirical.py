@@ -34,7 +34,9 @@ def predict(Theta, prompt):
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.7])
-@pytest.mark.parametrize(("tasks", "prompts"), [(2, 2), (3, 2), (20, 3)])
+@pytest.mark.parametrize(
+    ("tasks", "prompts"), [(2, 2), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((3, 2), (20, 3)))]
+)
 def test_it_is_the_mean_over_the_prompts_that_are_drawn(tasks, prompts, ridge):
     loss, Theta = EmpiricalLoss(SHIFTED, tasks, prompts, seed=3, ridge=ridge), theta()
     finite = flowsim.FiniteLoss(*draw_prompts(SHIFTED, tasks, prompts, seed=3), predict=predict)
@@ -107,7 +109,9 @@ def test_the_population_error_is_that_of_the_layer_without_a_row_of_labels(task)
     np.testing.assert_allclose(2 * error, flowsim.risk(layer, task, N), rtol=1e-13)
 
 
-@pytest.mark.parametrize("task", [NOISY, SHIFTED], ids=["noisy", "shifted"])
+@pytest.mark.parametrize(
+    "task", [pytest.param(NOISY, id="noisy", marks=pytest.mark.slow), pytest.param(SHIFTED, id="shifted")]
+)
 def test_the_population_error_is_the_mean_over_new_prompts(task):
     Theta = theta(5) / 3
     prompts, labels = draw_prompts(task, 2**17, 1, seed=8)
@@ -167,7 +171,9 @@ def tends(factor):
     return sides
 
 
-@pytest.mark.parametrize(("count", "ridge"), [(4, 0.0), (6, 0.0), (9, 0.0), (4, 0.1)])
+@pytest.mark.parametrize(
+    ("count", "ridge"), [(4, 0.0), *(pytest.param(count, 0.0, marks=pytest.mark.slow) for count in (6, 9)), (4, 0.1)]
+)
 def test_the_flow_from_zero_tends_to_the_least_model_and_to_no_other(count, ridge):
     loss = EmpiricalLoss(NOISY, count, 1, seed=2, ridge=ridge)
     flow = flowsim.gradient_flow(loss, jnp.zeros((3, 2)), stop=flowsim.Stop(excess=1e-26, grad_norm=1e-14))

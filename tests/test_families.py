@@ -69,11 +69,11 @@ def only(family, claim):
     [
         (2.0, "both", "holds"),
         (2.01, "both", "violated"),
-        (1.99, "both", "violated"),
-        (2.0, "above", "holds"),
-        (1.9, "above", "holds"),
+        pytest.param(1.99, "both", "violated", marks=pytest.mark.slow),
+        pytest.param(2.0, "above", "holds", marks=pytest.mark.slow),
+        pytest.param(1.9, "above", "holds", marks=pytest.mark.slow),
         (2.1, "above", "violated"),
-        (2.1, "below", "holds"),
+        pytest.param(2.1, "below", "holds", marks=pytest.mark.slow),
         (1.9, "below", "violated"),
     ],
 )
@@ -93,7 +93,10 @@ def test_the_numbers_of_the_members_are_those_of_the_exact_solution(shrinking):
     assert np.all(found.errors < 1e-10)
 
 
-@pytest.mark.parametrize(("limit", "verdict"), [(1.0, "holds"), (1 + 1e-6, "violated"), (1 - 1e-6, "violated")])
+@pytest.mark.parametrize(
+    ("limit", "verdict"),
+    [(1.0, "holds"), (1 + 1e-6, "violated"), pytest.param(1 - 1e-6, "violated", marks=pytest.mark.slow)],
+)
 def test_a_limit_along_the_family(shrinking, limit, verdict):
     found = only(shrinking, numbers(flowsim.tends_to, limit, 1e-4, of=lambda net: net.a))
     assert found.verdict == verdict
@@ -105,6 +108,7 @@ def test_a_limit_that_is_not_known_well_enough_is_unresolved(shrinking):
     assert found.verdict == "unresolved"
 
 
+@pytest.mark.slow
 def test_numbers_whose_flow_ends_too_early_say_so():
     early = flowsim.Family(starts_at, {"scale": np.geomspace(1e-1, 1e-6, 6)})
     found = only(early, numbers(flowsim.power_law, 2.0, 0.01))
@@ -113,6 +117,7 @@ def test_numbers_whose_flow_ends_too_early_say_so():
     assert "stricter stop" in found.note
 
 
+@pytest.mark.slow
 def test_numbers_far_below_the_distance_of_the_end_to_the_limit_are_known():
     """A default stop is 1e-7 from the limit, and the last number is 1.5e-8."""
     scales = np.geomspace(1e-1, 1e-4, 7)

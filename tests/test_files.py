@@ -93,6 +93,7 @@ def test_the_identity_of_a_problem_is_that_of_its_flow():
     assert len({spec.identity, *(ProblemSpec.from_toml(PROBLEM, [change]).identity for change in other)}) == 5
 
 
+@pytest.mark.slow
 def test_chunks_of_another_problem_are_refused(file, tmp_path, capsys):
     other, out = tmp_path / "other", tmp_path / "out"
     file.write_text(LONG)
@@ -230,6 +231,7 @@ def test_a_sweep_goes_on_from_what_is_whole(swept, file, capsys):
     assert (swept / "map.npz").read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_other_contents_of_a_sweep_are_refused(swept, file, tmp_path, capsys):
     other = ("--resume", "--set", "init.kind=unbalanced")
     for content in ("[]", "{}", '{"axes": 3, "problem": 4}', '{"axes": [], "problem": {}}', "3"):

@@ -79,6 +79,7 @@ def imported(path: pathlib.Path, name: str) -> types.ModuleType:
         sys.path.remove(str(path.parent))
 
 
+@pytest.mark.slow
 def test_a_run_is_of_the_files_that_its_file_imports_too(own, tmp_path, capsys):
     words = ("run", f"{own}:make", "--out", tmp_path / "out", "--quiet")
     assert main.main([*map(str, words)]) == 0
@@ -228,6 +229,7 @@ def test_memory_in_which_jax_aborts_is_refused(command, tmp_path):
     assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_of_a_loss_that_starts_at_what_is_called_its_minimum_is_made(tmp_path):
     """Its relative stop was no number."""
     make = "def make(rate: float = 1.0): return flowsim.FunctionLoss(lambda m: -rate * jnp.log(m.x), minimum=0.0), "

@@ -112,7 +112,7 @@ def three_heads(minimum=0.0):
     return FunctionLoss(lambda m: jnp.sum((m.a * m.b * m.c - HEADS) ** 2) / 2, minimum=minimum)
 
 
-@pytest.mark.parametrize("scale", [1e-8, 1e-20, pytest.param(1e-80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scale", [*(pytest.param(one, marks=pytest.mark.slow) for one in (1e-8, 1e-80)), 1e-20])
 @pytest.mark.parametrize("minimum", [0.0, None])
 def test_three_heads_leave_one_after_the_other_however_small(scale, minimum):
     """Tiny heads creep beside those that have come to rest, where neither Hessian nor gradient tells."""
@@ -126,7 +126,7 @@ def test_three_heads_leave_one_after_the_other_however_small(scale, minimum):
         assert float(run.t[row]) == pytest.approx(1 / (float(strength) * scale), rel=1e-6)
 
 
-@pytest.mark.parametrize("minimum", [0.0, None])
+@pytest.mark.parametrize("minimum", [pytest.param(0.0, marks=pytest.mark.slow), None])
 def test_in_lockstep_nothing_is_said_of_a_saddle_that_tiny_heads_leave(minimum):
     """Such a flow is one to be integrated by itself."""
     at, start = jnp.asarray, Three(*[jnp.full(3, 1e-20)] * 3)
@@ -221,6 +221,7 @@ def test_the_clock_of_late_drops_increases_and_knows_what_passes(scale):
     assert clock.since_start(clock.times[-1] + 1e20) == pytest.approx(float(run.t[-1]) + 1e20)
 
 
+@pytest.mark.slow
 def test_a_valley_above_the_known_minimum_is_an_end_for_tiny_weights_beside_it():
     """Of (abc - 1)^2/2 + 1 from heads of which all but one stay tiny; the minimum that was said is lower."""
     loss = FunctionLoss(lambda m: (jnp.sum(m.a * m.b * m.c) - 1) ** 2 / 2 + 1, minimum=0.0)
@@ -230,7 +231,7 @@ def test_a_valley_above_the_known_minimum_is_an_end_for_tiny_weights_beside_it()
     assert np.max(np.asarray(run.end.a)[1:]) < 1e-10
 
 
-@pytest.mark.parametrize("minimum", [0.0, None])
+@pytest.mark.parametrize("minimum", [0.0, pytest.param(None, marks=pytest.mark.slow)])
 def test_matrices_and_vectors_from_1e_20_reach_the_minimum(minimum):
     """Two heads v k q^T in a rotated basis, of which one is left tiny in the entries of no weight alone."""
     rng = np.random.default_rng(0)
@@ -270,6 +271,7 @@ def test_requested_times_are_among_the_outputs():
     assert clock(x) - clock(1e-15) == pytest.approx(9e14, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_known_minimum_is_not_needed():
     run = gradient_flow(FunctionLoss(LOSS.function), three(1e-20))
     assert run.status is Status.GRAD_NORM and float(run.t[-1]) < 1.01e20

@@ -120,7 +120,7 @@ def test_the_limit_in_a_continuum_or_of_many_weights_is_known_to_ten_digits(prob
     [
         pytest.param(functools.partial(deep, True, "plain"), id="balanced"),
         pytest.param(functools.partial(deep, False, "covariance"), id="covariance", marks=pytest.mark.slow),
-        pytest.param(diagonal, id="diagonal"),
+        pytest.param(diagonal, id="diagonal", marks=pytest.mark.slow),
         pytest.param(ridge, id="ridge", marks=pytest.mark.slow),
     ],
 )
@@ -155,7 +155,7 @@ def compared(relation, expected, f=size_of, take=lambda value, flow: value):
     return flowsim.Claim("a.limit", "a test", "f -> ..", compare)
 
 
-@pytest.mark.parametrize("t1", [None, 6.0])
+@pytest.mark.parametrize("t1", [pytest.param(None, marks=pytest.mark.slow), 6.0])
 def test_a_flow_is_continued_from_where_it_ends(t1):
     """Also from an end 1e-2 away. An integral is longer where the flow goes on, and a limit is not."""
     loss, run, exact = two(t1)
@@ -207,6 +207,7 @@ def test_what_is_allowed_for_a_limit_does_not_make_sides_equal(problem, monkeypa
     assert clear.verdict is Judgement.VIOLATED
 
 
+@pytest.mark.slow
 def test_a_flow_that_leaves_later_or_decays_slowly_is_not_continued():
     """From y = 1e-30 the flow rests beside the saddle at 0 until t = 70, and then goes to y = 1."""
     saddle = FunctionLoss(lambda net: (net.w[0] - 1) ** 2 / 2 + (net.w[1] ** 2 - 1) ** 2 / 4, minimum=0.0)
@@ -280,6 +281,7 @@ def test_where_weights_diverge_the_reason_says_so_and_the_loss_has_a_limit():
     assert zero.verdict is Judgement.HOLDS and more.verdict is Judgement.VIOLATED
 
 
+@pytest.mark.slow
 def test_attention_that_converges_while_the_weights_grow_is_bounded_by_the_excess():
     """1 - L's root bounds the attended value, and 1 - a <= (1 - value)/(1 - 0.3) the attention to the best key."""
     loss, start, attended = attention()

@@ -97,6 +97,7 @@ def test_directions_that_leave_are_orthonormal_eigenvectors():
         np.testing.assert_allclose(-rates[0] * ours, theirs, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_minimum_need_not_be_known():
     # Without one the flow ends where its gradient is small against the largest.
     _, flow = heads_flow(1)

@@ -116,6 +116,7 @@ def test_a_false_claim_comes_with_the_problem_at_which_it_fails(own, tmp_path, c
     assert "fails at" in pages(out)["md"]
 
 
+@pytest.mark.slow
 def test_a_printed_statement_has_its_weight_its_correction_and_its_known_counterexample(tmp_path, capfd):
     name = "gatmiry2024.lemma-a.2.pairings"
     assert main(["referee", name, "--out", str(tmp_path), "--budget", "60s"]) == 0

@@ -270,6 +270,7 @@ def test_what_is_infinite_where_it_is_not_chosen_does_no_harm_and_elsewhere_show
     assert not is_refuted(claim(1 - OFF), quadratic(0.0), jnp.ones(1), t1=0.0)
 
 
+@pytest.mark.slow
 def test_a_softmax_of_two_weights_is_enclosed():
     prompts = jnp.asarray([[1.0, 0.5, -0.25], [0.3, -1.0, 0.7]])
 

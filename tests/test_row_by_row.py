@@ -78,6 +78,7 @@ def problem():
     return ProblemSpec.from_toml(text).build().prepared()
 
 
+@pytest.mark.slow
 def test_what_a_program_shows_is_what_other_flows_show(problem, monkeypatch):
     """Without the program, flows with other ends, other times and other numbers are compared."""
     run, claims = problem.run(), claims_about(problem, None)

@@ -122,7 +122,7 @@ def test_so_does_a_flow_in_lockstep(problem):
             assert abs(float(found[1])) < 1e-9 * t
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1e-60])
+@pytest.mark.parametrize("scale", [1e-12, pytest.param(1e-60, marks=pytest.mark.slow)])
 def test_one_array_or_two_do_not_differ(scale):
     """A large weight and a tiny one that both move, as one array and as two."""
     value = lambda x, y: (x - 3) ** 2 / 8 + well(y) + x * y**2 / 10
@@ -168,7 +168,7 @@ def test_a_gradient_whose_square_is_zero_is_a_gradient():
     assert STATUSES[int(summary.status)] is Status.EXCESS
 
 
-@pytest.mark.parametrize("d", [3, 64])
+@pytest.mark.parametrize("d", [3, pytest.param(64, marks=pytest.mark.slow)])
 def test_an_arrowhead_at_rest_stays_for_any_time(d):
     """Rounding of the field would lead it along the valley of its minima, and take a step for each of its errors."""
     loss = LinearAttentionLoss(LinearRegression(np.diag(np.geomspace(2.0, 0.5, d)), 10))
@@ -188,6 +188,7 @@ def test_so_does_any_flow(problem):
     assert run.certificates.energy_defect < 1e-9 and float(run.excess[-1]) < 1e-26
 
 
+@pytest.mark.slow
 def test_four_factors_leave_where_the_change_of_the_gradient_is_below_the_least_number():
     """From s = 1e-80 of (w_1 .. w_4 - 1)^2/2, w' = w^3 until then: at 1/(2 s^2). There |H g| = 3 s^5 is zero."""
     scale = 1e-80
@@ -213,7 +214,7 @@ def test_weights_that_are_held_fixed_decide_nothing_by_staying(count):
     assert judge_on(true, evidence).verdict is not Judgement.VIOLATED
 
 
-@pytest.mark.parametrize("scale", [1e-1, 1e-40, pytest.param(1e-100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scale", [*(pytest.param(one, marks=pytest.mark.slow) for one in (1e-1, 1e-100)), 1e-40])
 def test_statements_on_each_drop_are_decided_by_a_thousandth_of_its_time(scale):
     loss, start, times, _ = ladder(scale)
     run = gradient_flow(loss, start)

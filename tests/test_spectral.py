@@ -99,6 +99,7 @@ def test_a_reduced_flow_goes_on_from_its_chunks_bit_for_bit(monkeypatch, tmp_pat
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_claim_is_judged_on_a_spectrum(tmp_path):
     loss = SpectralAttentionLoss(TASK, SCALE, THETA)
     flow = gradient_flow(loss, loss.start)

@@ -22,7 +22,12 @@ def one_step(slope, x, length, rate):
     return end, error, int(after.fields - kept.fields)
 
 
-@pytest.mark.parametrize("formula", formulas(), ids=lambda formula: f"{formula.stable:.0f}")
+FORMULAS = [
+    pytest.param(formula, marks=pytest.mark.slow if number % 3 else ()) for number, formula in enumerate(formulas())
+]
+
+
+@pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: f"{formula.stable:.0f}")
 def test_each_number_of_stages_is_stable_to_the_end_of_its_interval_and_of_order_four(formula):
     longest = 0.999 * formula.stable / 1.1  # by the caution that a step takes, its stages are those of the formula
     rates = jnp.asarray(np.append(np.linspace(1e-3, 1.1, 500), 1.0)) * longest

@@ -60,6 +60,7 @@ def test_a_drop_is_resolved_without_being_asked_for(plain):
     assert np.max(-np.diff(excess)) < 0.2
 
 
+@pytest.mark.slow
 def test_an_infimum_at_infinity_is_no_end_point():
     """Newton's method goes on for ever down e^{-w}, and ends in the minimum 0 of w^2."""
     for function, kind in ((lambda m: jnp.sum(jnp.exp(-m.w)), "none"), (lambda m: jnp.sum(m.w**2), "minimum")):
@@ -68,6 +69,7 @@ def test_an_infimum_at_infinity_is_no_end_point():
         assert end is not None and end.kind == kind
 
 
+@pytest.mark.slow
 def test_at_a_saddle_of_unknown_depth_the_end_is_degenerate_and_nothing_is_said_of_the_limit():
     """Where no minimum is known a plateau ends the flow that nothing leaves, but it is not called a minimum."""
     loss = product_loss(None)
@@ -217,7 +219,7 @@ def test_where_rounding_decides_at_a_saddle_nothing_is_decided():
         assert ("A change of the last digits of the start" in verdict.note) == (sign < 0)
 
 
-@pytest.mark.parametrize(("apart", "solver"), [(0.0, "explicit"), (1e-12, "auto")])
+@pytest.mark.parametrize(("apart", "solver"), [pytest.param(0.0, "explicit", marks=pytest.mark.slow), (1e-12, "auto")])
 def test_many_weights_leave_a_saddle_where_no_minimum_is_known(apart, solver):
     """2,200 weights, sum (a_i b_i - s_i)^2/2 from 1e-12: where s = 4 is reached the gradient is as small as at the end,
     while s = 1/4 is still to come, unless those weights are zero.

@@ -32,6 +32,7 @@ def test_a_user_s_own_claim_is_judged(capsys):
     assert isinstance(run, flowsim.Trajectory)
 
 
+@pytest.mark.slow
 def test_a_user_s_conjecture_is_broken_where_it_is_false(tmp_path, capsys):
     found = executed("docs/tutorials/conjecture.md", "{code-cell}", 2)["found"]
     assert "counterexample found" in capsys.readouterr().out

@@ -225,7 +225,7 @@ def test_an_allowance_of_ones_own_does_not_cover_a_slow_weight(allowance, y):
     assert judged(compare, SLOW, factors(0.0, y)).verdict is UNRESOLVED
 
 
-@pytest.mark.parametrize("width", [2e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("width", [*(pytest.param(one, marks=pytest.mark.slow) for one in (2e-2, 1e-4)), 1e-6])
 def test_what_weights_pass_through_between_two_outputs_is_seen(width):
     """e^{-t} steps from .59 to .48."""
     near = lambda flow: jnp.abs(flow.models.x - 0.55) <= width
@@ -284,7 +284,13 @@ def test_solves_that_go_round_a_bump_do_not_judge_one_that_goes_onto_it():
     assert judged(compare, FunctionLoss(function), factors(2.0, 2.0), t1=100.0).verdict is not VIOLATED
 
 
-@pytest.mark.parametrize("function", [lambda x: 1 - jnp.cos(x), lambda x: 0.05 * x**2 + jnp.tanh(20 * (x - 0.5)) + 1])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: 1 - jnp.cos(x),
+        pytest.param(lambda x: 0.05 * x**2 + jnp.tanh(20 * (x - 0.5)) + 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_loss_that_cancels_has_no_walls(function):
     loss = FunctionLoss(lambda m: function(m.x))
     assert judged(lambda loss, flow: at_most(flow.models.x, 2.0), loss, weight(1)).verdict is HOLDS
@@ -308,7 +314,7 @@ def valley_across(m: Weight, width: jax.Array) -> jax.Array:
     return jnp.sum(m.x - 1) ** 2 / 4 + 2 * ((m.x[0] - m.x[1]) ** 2 / width - width) ** 2
 
 
-@pytest.mark.parametrize("width", [1e-2, 1e-3, 1e-5])
+@pytest.mark.parametrize("width", [*(pytest.param(one, marks=pytest.mark.slow) for one in (1e-2, 1e-3)), 1e-5])
 def test_a_narrow_valley_that_rounding_chooses_is_none_of_a_symmetric_start(width):
     """x = y for all t, and rounding leads to x - y = +-width."""
     loss = FunctionLoss(Form(valley_across, width))
@@ -624,6 +630,7 @@ def test_an_eigenvalue_of_the_limit_is_not_that_of_the_end():
     assert judged(compare, loss, start, stop=flowsim.Stop(excess=1e-2)).verdict is UNRESOLVED
 
 
+@pytest.mark.slow
 def test_fresh_prompts_are_drawn_for_where_the_flow_goes():
     # At the start u12 and u21 are zero, and there alone prompts have an estimator that averages over the weights.
     task = flowsim.LinearRegression([[1.0]], 40)
@@ -674,6 +681,7 @@ def judged_at(t: float, bound: float, slope: float, across: float = 0.0) -> flow
     return judged(lambda _, flow: at_most(flow.at(t).w[0], bound), loss, Pair(jnp.asarray([1.0, 1.3])), t1=t)
 
 
+@pytest.mark.slow
 def test_what_a_field_that_is_rounding_moves_in_a_long_time_is_not_decided():
     """At t = 1e17 w is 1.25 by a slope of 1e-18, far below the rounding of its field, and 1.15 without one."""
     found = judged_at(1e17, 1.2, 1e-18)

@@ -36,6 +36,8 @@ Result = TypeVar("Result")
 
 # Raised if a claim needs the value of a number, for example for float().
 _NEEDS_VALUES = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, TracedFlowError)
+# The functions that raised one of these, by their ids. To trace them again until they raise takes longer than the call.
+_NOT_COMPILED: weakref.WeakValueDictionary[int, Callable] = weakref.WeakValueDictionary()
 
 
 class Panel:
@@ -120,11 +122,15 @@ def evaluated(claim: Claim, function: Callable[..., Result], loss: AbstractPopul
 
     **Arguments:** claim: the claim that it belongs to; function: (loss, trajectory) -> arrays; loss; run.
     """
-    with contextlib.suppress(*_NEEDS_VALUES):
+    if id(function) in _NOT_COMPILED:
+        return function(loss, run)
+    try:
         if is_large(run):
             return _within_limits((function,), loss, run)[0]
         if claim.along_flow:
             return _compiled(function, loss, run)
+    except _NEEDS_VALUES:
+        _NOT_COMPILED[id(function)] = function
     return function(loss, run)
 
 
