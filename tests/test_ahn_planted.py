@@ -13,7 +13,7 @@ from flowsim.models import multi_layer
 from flowsim.papers.ahn2023 import CLAIMS, appendix_a, prompts, sections_3_4, sections_5_6
 from flowsim.problem import spec_of, unnamed
 
-pytestmark = [pytest.mark.slow, pytest.mark.audit]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 BY_KEY = {(claim.id.removeprefix("ahn2023."), claim.form): claim for claim in CLAIMS}
 

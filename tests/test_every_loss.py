@@ -26,7 +26,7 @@ SAMPLED = ["loss.samples=128", "loss.replicates=4"]
 OURS = {name: one for name, one in _ARCHITECTURES.items() if one.loss.__module__.startswith("flowsim.")}
 # What takes a loss by Monte Carlo is the likeliest to be forgotten.
 ROWS = [
-    pytest.param(command, name, kind, marks=() if (command, kind) == ("sweep", "monte-carlo") else pytest.mark.audit)
+    pytest.param(command, name, kind, marks=() if (command, kind) == ("sweep", "monte-carlo") else pytest.mark.long)
     for name, architecture in OURS.items()
     for kind in architecture.losses
     for command in ("init", "run", "sweep")

@@ -28,7 +28,7 @@ from flowsim.papers.gatmiry2024 import (
 from flowsim.papers.gatmiry2024 import problems as flows
 from flowsim.problem import spec_of, unnamed
 
-pytestmark = [pytest.mark.slow, pytest.mark.audit]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 BY_KEY = {(claim.id.removeprefix("gatmiry2024."), claim.form): claim for claim in CLAIMS}
 CORRECTED = {part for part, form in BY_KEY if form == "corrected"}

@@ -15,7 +15,7 @@ from flowsim.papers.gatmiry2024 import CLAIMS, appendix_a_gradient, appendix_a_m
 from flowsim.papers.gatmiry2024 import problems as flows
 from flowsim.problem import spec_of, unnamed
 
-pytestmark = [pytest.mark.slow, pytest.mark.audit]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 BY_KEY = {(claim.id.removeprefix("gatmiry2024."), claim.form): claim for claim in CLAIMS}
 HOLDS, VIOLATED, AWAY = Judgement.HOLDS, Judgement.VIOLATED, Judgement.NOT_APPLICABLE

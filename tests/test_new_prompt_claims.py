@@ -47,7 +47,7 @@ def expected(key: tuple[str, str], problem: dict) -> Judgement:
 
 
 CASES = [
-    pytest.param(key, problem, id=f"{'-'.join(key)}-{problem['name']}", marks=[pytest.mark.audit] * (index > 0))
+    pytest.param(key, problem, id=f"{'-'.join(key)}-{problem['name']}", marks=[pytest.mark.long] * (index > 0))
     for key, claim in BY_KEY.items()
     for index, problem in enumerate(claim.problems)
 ]

@@ -126,7 +126,7 @@ BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in 
 REFUTED = {("lemma-c.6.proof-equality", "printed"), ("lemma-c.8.limit", "printed")}
 PROBLEMS = {problem["name"]: problem for claim in CLAIMS for problem in claim.problems}
 ON_ITS_PROBLEMS = [
-    pytest.param(key, problem["name"], id=f"{'-'.join(key)}-{problem['name']}", marks=[pytest.mark.audit] * (index > 0))
+    pytest.param(key, problem["name"], id=f"{'-'.join(key)}-{problem['name']}", marks=[pytest.mark.long] * (index > 0))
     for key, claim in BY_KEY.items()
     for index, problem in enumerate(claim.problems)
 ]

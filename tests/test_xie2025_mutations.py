@@ -18,7 +18,7 @@ from flowsim.models import FactoredMultiHeadAttention, GradientDescentStep, Line
 from flowsim.papers.xie2025 import CLAIMS, appendix_a_1_2, exact, prompts, setting
 from flowsim.tasks import LinearRegression
 
-pytestmark = [pytest.mark.slow, pytest.mark.audit]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 OFF = 1.01
 PAIRING = HeadRisk.pairing

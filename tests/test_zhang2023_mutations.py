@@ -16,7 +16,7 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.papers.zhang2023 import CLAIMS, appendix_a, appendix_c, appendix_d, problems, section_3, section_4_1
 from flowsim.problem import spec_of, unnamed
 
-pytestmark = [pytest.mark.slow, pytest.mark.audit]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in CLAIMS}
 
