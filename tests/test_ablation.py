@@ -64,6 +64,7 @@ def test_the_same_seed_finds_the_same(found):
     assert [row.misses for row in again.hypotheses] == [row.misses for row in found.hypotheses]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_statement_along_the_flow_needs_balancedness():
     balanced = lambda loss, start: [agrees("a(0) = b(0)", start.a, start.b)]

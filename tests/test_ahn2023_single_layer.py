@@ -83,6 +83,7 @@ def test_what_is_refuted_has_a_corrected_form():
     assert {(name, "corrected") for name in REFUTED} <= BY_KEY.keys()
 
 
+@pytest.mark.long
 def test_a_flow_ends_at_another_local_minimum():
     """This one ends where labels and covariates change places in the first eigendirection."""
     problem = problems.ELSEWHERE[2]
@@ -178,6 +179,7 @@ PLANTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "home", "attribute", "plant", "problem"), PLANTS, ids=[plant[0] for plant in PLANTS])
 def test_planted_errors_are_refused(name, home, attribute, plant, problem, monkeypatch):
     claim = BY_KEY.get((name, "corrected")) or BY_KEY[name, "printed"]

@@ -177,6 +177,7 @@ PLANTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", PLANTS, ids="-".join)
 def test_planted_errors_are_refused(key, monkeypatch: pytest.MonkeyPatch):
     module, name, plant = PLANTS[key]

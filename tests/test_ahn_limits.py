@@ -49,12 +49,14 @@ def test_without_a_bound_limits_are_open(key, monkeypatch: pytest.MonkeyPatch):
     assert verdict.verdict is Judgement.UNRESOLVED and "No bound is known" in verdict.note, verdict
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", BY_PROMPTS, ids="-".join)
 def test_by_prompts_limits_are_open(key):
     verdict = judge_on(BY_KEY[key], sampled())
     assert verdict.verdict is Judgement.UNRESOLVED and "No bound is known" in verdict.note, verdict
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", BY_PROMPTS, ids="-".join)
 def test_by_prompts_a_limit_that_is_reached_is_compared(key):
     """Were there no way to go, the end of this short flow would not do."""

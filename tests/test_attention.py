@@ -148,7 +148,7 @@ def test_the_loss_is_that_of_quadrature(kind, d, N):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_no_search")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["merged", *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS[1:])])
 def test_the_loss_is_that_of_quadrature_with_three_examples_in_the_plane(kind):
     rng = np.random.default_rng(23)
     task = LinearRegression(covariance(rng, 2), 3, **laws(rng, 2)[3])
@@ -442,6 +442,7 @@ def test_explicit_starts_are_taken_by_name():
     assert float(built.loss(built.start)) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_random_covariance_keeps_the_exact_loss():
     law = {"family": "gamma", "shape": [2.0, 3.0], "rate": [1.0, 1.0]}

@@ -96,6 +96,7 @@ def test_without_balance_the_printed_limit_fails_and_the_corrected_one_holds():
     assert corrected.verdict is Judgement.HOLDS
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_without_zero_blocks_a_flow_ends_at_another_local_minimum():
     example = {**section_3.ALL_WEIGHTS, "flow": {"rtol": 1e-6}}

@@ -173,9 +173,9 @@ def test_a_problem_of_a_user_without_a_minimum_shows_its_loss_and_claims(tmp_pat
     ("architecture", "kind", "more"),
     [
         ("looped", "scaled-identity", ["model.loops=2"]),
-        ("multi-head", "random", ["model.heads=2"]),
+        pytest.param("multi-head", "random", ["model.heads=2"], marks=pytest.mark.long),
         ("softmax-attention", "random", ["loss.kind=monte-carlo", "loss.samples=128", "loss.replicates=4"]),
-        ("linear-block", "random", []),
+        pytest.param("linear-block", "random", [], marks=pytest.mark.long),
     ],
 )
 def test_other_architectures(architecture, kind, more, tmp_path):

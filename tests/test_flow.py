@@ -160,7 +160,7 @@ def test_the_structured_route_the_generic_route_and_the_reduction_agree():
         assert largest_error(at_time(generic, float(t)), exact, start) < 1e-8
 
 
-@pytest.mark.parametrize("d", [4, 32])
+@pytest.mark.parametrize("d", [4, pytest.param(32, marks=pytest.mark.long)])
 @pytest.mark.slow
 def test_stiff_problem_in_few_steps_with_an_error_independent_of_dimension(d):
     """At most 300 steps at condition 100 and rtol 1e-8, and 1e-8 in u and in u U11 against the reduction.
@@ -219,7 +219,7 @@ def test_escape_time_in_one_dimension(scale, solver):
     assert largest_error(trajectory.end, exact.state(times[-1]), exact.start) < 1e-6
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1e-6, 1e-10, 1e-14])
+@pytest.mark.parametrize("scale", [*(pytest.param(one, marks=pytest.mark.long) for one in (1e-3, 1e-10)), 1e-6, 1e-14])
 @pytest.mark.slow
 def test_escape_time_in_four_dimensions(scale):
     loss, start = small_problem(d=4, scale=scale)
@@ -629,7 +629,9 @@ def test_gradient_of_the_end_points_is_where_the_field_says():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("solver", "fastest", "steps"), [("auto", 1e2, 400), ("implicit", 1e4, 300)])
+@pytest.mark.parametrize(
+    ("solver", "fastest", "steps"), [("auto", 1e2, 400), pytest.param("implicit", 1e4, 300, marks=pytest.mark.long)]
+)
 def test_large_models_are_solved_without_a_matrix(solver, fastest, steps):
     """2,100 weights, above what Newton's matrix is formed for, with rates over four decades and over six, for which an
     explicit method takes 30,000 steps.

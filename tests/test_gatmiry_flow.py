@@ -308,6 +308,7 @@ def wider(real):
     return lambda d, low, high: real(d, low, high + 1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", PLANTS, ids="-".join)
 def test_planted_errors_are_refused(key, monkeypatch):
     case, module, name, plant = PLANTS[key]

@@ -8,6 +8,7 @@ from benchmarks import gpu
 from benchmarks.gpu_parts.rows import Row
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_part_runs_and_is_written(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")

@@ -112,7 +112,14 @@ def three_heads(minimum=0.0):
     return FunctionLoss(lambda m: jnp.sum((m.a * m.b * m.c - HEADS) ** 2) / 2, minimum=minimum)
 
 
-@pytest.mark.parametrize("scale", [*(pytest.param(one, marks=pytest.mark.slow) for one in (1e-8, 1e-80)), 1e-20])
+@pytest.mark.parametrize(
+    "scale",
+    [
+        pytest.param(1e-8, marks=pytest.mark.slow),
+        1e-20,
+        pytest.param(1e-80, marks=[pytest.mark.slow, pytest.mark.long]),
+    ],
+)
 @pytest.mark.parametrize("minimum", [0.0, None])
 def test_three_heads_leave_one_after_the_other_however_small(scale, minimum):
     """Tiny heads creep beside those that have come to rest, where neither Hessian nor gradient tells."""
@@ -149,7 +156,7 @@ def _during(run, head):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", [1e-15, 1e-20])
+@pytest.mark.parametrize("scale", [1e-15, pytest.param(1e-20, marks=pytest.mark.long)])
 def test_three_late_drops_are_judged_each_from_its_own_origin(scale):
     """What is false by 1e-6 in one of the drops alone is refused."""
     run = gradient_flow(three_heads(), three(scale * np.ones(3), WEIGHTS))
@@ -355,7 +362,7 @@ OPEN = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), WEIGHTS])
+@pytest.mark.parametrize("weights", [pytest.param((1.0, 1.0, 1.0), marks=pytest.mark.long), WEIGHTS])
 def test_what_reads_no_times_is_judged_and_what_reads_them_is_not(weights):
     run = gradient_flow(LOSS, three(1e-15, weights))
     claims = [_claim(compare) for compare, _ in DECIDED.values()]

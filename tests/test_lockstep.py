@@ -210,8 +210,14 @@ def test_spare_cells_are_integrated_as_the_others_are_and_a_lost_loss_is_a_failu
     "tables",
     [
         {"model": {"architecture": "looped", "loops": 3}, "init": {"kind": "random", "scale": 0.1, "seed": 1}},
-        {"model": {"architecture": "multi-layer", "layers": 2}, "init": {"kind": "random", "scale": 0.3, "seed": 1}},
-        {"init": {"kind": "random", "scale": 0.1, "seed": 1}},
+        pytest.param(
+            {
+                "model": {"architecture": "multi-layer", "layers": 2},
+                "init": {"kind": "random", "scale": 0.3, "seed": 1},
+            },
+            marks=pytest.mark.long,
+        ),
+        pytest.param({"init": {"kind": "random", "scale": 0.1, "seed": 1}}, marks=pytest.mark.long),
     ],
     ids=["looped", "multi-layer", "all-weights"],
 )
@@ -227,6 +233,7 @@ def test_functions_that_compute_the_same_are_one(own):
     assert eqx.tree_equal(first.loss, second.loss)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_functions_that_close_over_other_numbers_are_others(tmp_path):
     file = tmp_path / "own.py"

@@ -87,6 +87,7 @@ def test_what_is_slow_on_a_gpu_is_found():
     assert "has an open shape" in faults(program.mlir_module())
 
 
+@pytest.mark.long
 def test_memory_grows_with_the_lanes_and_not_faster():
     """A GPU has tens of thousands of lanes: 80 KiB each, at d = 16, with the
     ends of its steps that claims are compared on, are 7.6 GiB for 10^5."""

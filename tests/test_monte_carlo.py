@@ -106,6 +106,7 @@ def test_the_residual_of_layers_that_leave_the_covariates_is_a_product():
     assert_close(many[..., 0], expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.long
 def test_symmetric_layers_flow_in_symmetric_matrices():
     A = 0.2 * RNG.standard_normal((2, D, D))
     model = flowsim.MultiLayerAttention(A + np.swapaxes(A, 1, 2))
@@ -218,6 +219,7 @@ def test_the_excess_is_taken_on_the_same_prompts():
     assert np.isnan(float(sampled().excess(SYMMETRIC)))
 
 
+@pytest.mark.long
 def test_the_flow_of_samples_ends_where_their_gradient_vanishes_and_near_that_of_the_population():
     task = flowsim.LinearRegression(np.diag([1.0, 0.8]), N, weights="inverse-covariance")
     exact = flowsim.LoopedLoss(task, 2)
@@ -273,6 +275,7 @@ def test_the_floor_shrinks_with_more_samples(judged):
     assert floors[1] < floors[0] / 1.5
 
 
+@pytest.mark.long
 def test_a_loss_that_no_draw_shows_is_not_judged():
     """Squared errors of a sixth power of normals have no usable interval: the verdict says so and why."""
 

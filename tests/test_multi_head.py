@@ -395,6 +395,7 @@ def test_another_covariance_is_refused():
         ProblemSpec.from_toml(text)
 
 
+@pytest.mark.long
 def test_a_factored_run_saves_the_products_too(tmp_path, monkeypatch):
     monkeypatch.setattr("flowsim.papers.ALL_CLAIMS", ())
     (tmp_path / "problem.toml").write_text(HEADS)

@@ -145,6 +145,7 @@ PLANTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plant", PLANTS, ids=[f"{plant[0]}-{plant[4]}-{i}" for i, plant in enumerate(PLANTS)])
 @pytest.mark.slow
 def test_planted_errors_are_refused(plant, monkeypatch):

@@ -129,6 +129,7 @@ def test_flows_on_sets_have_exact_losses(restrict: str):
         built(init={"kind": "zeros"}, flow={"restrict": restrict})
 
 
+@pytest.mark.long
 def test_a_flow_saves_both_and_reads_back(tmp_path: pathlib.Path):
     spec = ProblemSpec.from_toml(spec_of(TABLES).to_toml())
     assert spec == spec_of(TABLES)

@@ -70,6 +70,7 @@ def test_on_scalars_the_exact_loss_says_the_same(heavy):
     assert estimate.low < float(exact.minimum) < estimate.high
 
 
+@pytest.mark.long
 def test_a_verdict_on_such_a_flow_is_unresolved(heavy):
     loss, model = heavy
     trajectory = flowsim.gradient_flow(loss, model, t1=1e-3, rtol=1e-4, points_per_decade=2)

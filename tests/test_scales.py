@@ -197,7 +197,7 @@ def test_four_factors_leave_where_the_change_of_the_gradient_is_below_the_least_
     assert float(run.t[-1]) == pytest.approx(1 / (2 * scale**2), rel=1e-6)
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.long])])
 def test_weights_that_are_held_fixed_decide_nothing_by_staying(count):
     """Along the valley u + w = 1, tilted by less than the rounding of the field, w falls by 1.5e-5 until t = 1e11, and
     the solver holds it. The start is where one pattern of rounding cancels.
@@ -214,7 +214,14 @@ def test_weights_that_are_held_fixed_decide_nothing_by_staying(count):
     assert judge_on(true, evidence).verdict is not Judgement.VIOLATED
 
 
-@pytest.mark.parametrize("scale", [*(pytest.param(one, marks=pytest.mark.slow) for one in (1e-1, 1e-100)), 1e-40])
+@pytest.mark.parametrize(
+    "scale",
+    [
+        pytest.param(1e-1, marks=pytest.mark.slow),
+        1e-40,
+        pytest.param(1e-100, marks=[pytest.mark.slow, pytest.mark.long]),
+    ],
+)
 def test_statements_on_each_drop_are_decided_by_a_thousandth_of_its_time(scale):
     loss, start, times, _ = ladder(scale)
     run = gradient_flow(loss, start)

@@ -197,7 +197,7 @@ def test_times_that_are_equal_to_rounding_are_one(plain, apart):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.3, 1e-3])
-@pytest.mark.parametrize("places", [(0, 1), (0, 2), (0, 3)])
+@pytest.mark.parametrize("places", [(0, 1), pytest.param((0, 2), marks=pytest.mark.long), (0, 3)])
 def test_opposite_weights_at_any_places_leave_a_limit_open(places, scale):
     """From the smallest two w_i = -w_j of a product the exact flow keeps them so and ends where both are zero, at a
     saddle, from which rounding takes it.

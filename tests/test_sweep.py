@@ -383,7 +383,7 @@ def test_a_finished_sweep(finished, capsys):
     assert contents(finished / "out") == before
 
 
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("kind", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_killed_sweep_goes_on_to_the_same_bits(kind, finished, tmp_path):
     out = tmp_path / "out"
     child = started(finished, out)

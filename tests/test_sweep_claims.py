@@ -80,7 +80,7 @@ def test_without_a_pattern_the_claims_are_those_that_papers_name(tmp_path):
 @pytest.mark.parametrize(
     ("tables", "axis", "identifier", "form"),
     [
-        (TABLES, {"init.scale": [0.1, 0.3]}, "zhang2023.lemma-5.4.rate", "printed"),
+        pytest.param(TABLES, {"init.scale": [0.1, 0.3]}, "zhang2023.lemma-5.4.rate", "printed", marks=pytest.mark.long),
         (LOOPED, {"init.scale": [0.1, 0.2, 0.3, 0.4]}, "gatmiry2024.theorem-3.4", "corrected"),
     ],
 )

@@ -58,6 +58,7 @@ def test_the_optimum_of_prompts_cut_short_is_another():
     assert float(model.size) == pytest.approx(1 / 3, abs=0.04)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", [FIXED, RANDOM], ids=["fixed", "random"])
 def test_a_step_is_adam_on_the_prompts_of_its_key(task):
     steps, rate, batch = 3, 0.1, 4

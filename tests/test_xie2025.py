@@ -130,6 +130,7 @@ def test_every_statement_of_the_list_is_there():
     assert {f"xie2025.{name}" for name in numbered.split()} <= known
 
 
+@pytest.mark.long
 def test_a_flow_that_stops_on_the_way_says_nothing_of_the_gap():
     early = {**problems.FOUR_HEADS, "flow": {"t1": 0.02, "rtol": 1e-6}}
     assert verdict("figure-3", "printed", early).verdict is Judgement.UNRESOLVED

@@ -113,6 +113,7 @@ def test_statements_come_out_as_said(key):
         assert found.verdict is (Judgement.VIOLATED if key in VIOLATED else Judgement.HOLDS), found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", list(BREAKS), ids=" ".join)
 def test_a_few_percent_break_it(key, monkeypatch, request):
     owner, name, mutation = BREAKS[key]
