@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from flowsim.losses import EmpiricalLoss as EmpiricalLoss
     from flowsim.losses import FiniteLoss as FiniteLoss
     from flowsim.losses import FunctionLoss as FunctionLoss
+    from flowsim.losses import GaussianNetworkLoss as GaussianNetworkLoss
     from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
     from flowsim.losses import LoopedLoss as LoopedLoss
     from flowsim.losses import MaskedAttentionLoss as MaskedAttentionLoss
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     from flowsim.models import SoftmaxAttention as SoftmaxAttention
     from flowsim.models import SpectralAttention as SpectralAttention
     from flowsim.models import TokenHeads as TokenHeads
+    from flowsim.models import TwoLayerNetwork as TwoLayerNetwork
     from flowsim.moments import TracePolynomial as TracePolynomial
     from flowsim.moments import wishart_expectation as wishart_expectation
     from flowsim.papers import ALL_CLAIMS as ALL_CLAIMS
@@ -139,11 +141,11 @@ _HOMES = {
         "Decoder DiagonalLayers FactoredMultiHeadAttention GradientDescentStep LinearAttention "
         "LinearTransformerBlock LoopedAttention MaskedAttention MergedHeads MultiHeadAttention MultiLayerAttention "
         "ScalarLayers ScalarLoop SeparateHeads SoftmaxAttention SpectralAttention "
-        "TokenHeads"
+        "TokenHeads TwoLayerNetwork"
     ),
     "flowsim.moments": "TracePolynomial wishart_expectation",
     "flowsim.losses": (
-        "AbstractPopulationLoss AttentionLoss DiagonalLayersLoss EmpiricalLoss FiniteLoss FunctionLoss "
+        "AbstractPopulationLoss AttentionLoss DiagonalLayersLoss EmpiricalLoss FiniteLoss FunctionLoss GaussianNetworkLoss "
         "LinearAttentionLoss LoopedLoss MaskedAttentionLoss MonteCarloLoss MultiHeadLoss MultiLayerLoss "
         "RandomCovarianceLoss Reparametrized ScalarLayersLoss ScalarLoopLoss SpectralAttentionLoss"
     ),

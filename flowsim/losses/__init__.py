@@ -4,6 +4,7 @@ from flowsim.losses.base import AbstractPopulationLoss as AbstractPopulationLoss
 from flowsim.losses.base import FunctionLoss as FunctionLoss
 from flowsim.losses.base import MinimumKind as MinimumKind
 from flowsim.losses.deep.diagonal_layers import DiagonalLayersLoss as DiagonalLayersLoss
+from flowsim.losses.deep.gaussian_network import GaussianNetworkLoss as GaussianNetworkLoss
 from flowsim.losses.deep.multi_layer import LoopedLoss as LoopedLoss
 from flowsim.losses.deep.multi_layer import MultiLayerLoss as MultiLayerLoss
 from flowsim.losses.deep.scalar_layers import ScalarLayersLoss as ScalarLayersLoss

@@ -17,3 +17,4 @@ from flowsim.models.multi_layer import MultiLayerAttention as MultiLayerAttentio
 from flowsim.models.scalar_layers import ScalarLayers as ScalarLayers
 from flowsim.models.scalar_layers import ScalarLoop as ScalarLoop
 from flowsim.models.softmax_attention import SoftmaxAttention as SoftmaxAttention
+from flowsim.models.two_layer_network import TwoLayerNetwork as TwoLayerNetwork

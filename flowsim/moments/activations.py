@@ -1,0 +1,124 @@
+"""Exact expectations of products of two units, E phi(u . x) phi(v . x) for x ~ N(0, I).
+
+With p = |u|^2, q = |v|^2 and c = u . v they are
+
+    erf(z / sqrt 2):   (2/pi) arcsin(c / sqrt((1 + p)(1 + q))),
+    relu:              (sqrt(p q) sin theta + (pi - theta) c) / (2 pi),     cos theta = c / sqrt(p q).
+
+**Source:** Williams (1998, Computation with infinite neural networks) and Saad and Solla (1995) for erf; Cho and Saul
+(2009, Kernel methods for deep learning) for relu.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowsim.moments.differences import Differences, angle, product, root
+
+Units = Float[Array, "units d"]
+Others = Float[Array, "others d"]
+Pairs = Float[Array, "units others"]
+
+_NEAR = 4.0  # largest ratio of p q - c^2 at two places that counts as a small difference
+_PARALLEL = 1e-8  # sin^2 theta of units that count as parallel, since it is known to 1e-16
+
+
+def products(activation: str, U: Units, V: Others) -> Pairs:
+    """E phi(u . x) phi(v . x) for each row u of U and v of V."""
+    c = U @ V.T
+    if activation == "relu":
+        return c / 2 + _bend(U, V)
+    p, q = _squares(U)[:, None], _squares(V)[None, :]
+    return 2 / math.pi * jnp.arctan2(c, jnp.sqrt((1 + p) * (1 + q) - c**2))
+
+
+def mixed_differences(activation: str, U: Units, dU: Units, V: Others, dV: Others) -> Pairs:
+    """E [phi((u + du) . x) - phi(u . x)] [phi((v + dv) . x) - phi(v . x)] for each row of U and of V.
+
+    It keeps its digits where du and dv are small beside the angle between u and v. For erf the angle does not matter.
+    For relu and parallel u and v its error is that of rounding du and dv. Elsewhere four expectations are subtracted.
+    """
+    c = Differences(U @ V.T, dU @ V.T, U @ dV.T, dU @ dV.T)
+    raised = 0.0 if activation == "relu" else 1.0
+    p, p_moved = _squares(U)[:, None], jnp.sum(dU * (2 * U + dU), axis=1)[:, None]
+    q, q_moved = _squares(V)[None, :], jnp.sum(dV * (2 * V + dV), axis=1)[None, :]
+    still = jnp.zeros_like(c.value)
+    whole = product(Differences(raised + p, p_moved, still, still), Differences(raised + q, still, q_moved, still))
+    square = Differences(*map(jnp.subtract, whole, product(c, c)))
+    near = square.value > _PARALLEL * whole.value
+    for corner in square.corners:
+        near &= (square.value < _NEAR * corner) & (corner < _NEAR * square.value)
+    side = root(Differences(*(jnp.where(near, part, float(i == 0)) for i, part in enumerate(square))))
+    turn = angle(c, side)
+    if activation == "relu":
+        smooth = (side.mixed + product(c, turn._replace(value=turn.value + math.pi / 2)).mixed) / (2 * math.pi)
+        return jnp.where(near, smooth, c.mixed / 2 + _at_corners(_bend, U, dU, V, dV))
+    plain = _at_corners(lambda U, V: products(activation, U, V), U, dU, V, dV)
+    return jnp.where(near, 2 / math.pi * turn.mixed, plain)
+
+
+def lengths(rows: Float[Array, "... d"]) -> Float[Array, "..."]:
+    """|u| of each row, with the derivative 0 at 0."""
+    return _root(_squares(rows))
+
+
+def _squares(rows: Float[Array, "... d"]) -> Float[Array, "..."]:
+    return jnp.einsum("...d,...d->...", rows, rows)
+
+
+@jax.custom_jvp
+def _root(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    return jnp.sqrt(x)
+
+
+@_root.defjvp
+def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (s,), (moved,) = map(jnp.sqrt, primals), tangents
+    return s, jnp.where(s > 0, moved / jnp.where(s > 0, 2 * s, 1.0), 0.0)
+
+
+def _at_corners(f: Callable[[Units, Others], Pairs], U: Units, dU: Units, V: Others, dV: Others) -> Pairs:
+    return f(U + dU, V + dV) - f(U + dU, V) - (f(U, V + dV) - f(U, V))
+
+
+class _Angle(NamedTuple):
+    """The angle theta in [0, pi] between each row of U and of V, with sizes and directions; pi/2 for a row 0."""
+
+    theta: Pairs
+    sine: Pairs
+    sizes: tuple[Float[Array, " units"], Float[Array, " others"]]
+    directions: tuple[Units, Others]
+
+
+def _between(U: Units, V: Others) -> _Angle:
+    """By the chords |u/|u| - v/|v|| = 2 sin(theta/2) and 2 cos(theta/2), which have all digits at 0 and at pi."""
+    sizes = lengths(U), lengths(V)
+    one, other = (of / jnp.where(size > 0, size, 1.0)[:, None] for of, size in zip((U, V), sizes, strict=True))
+    apart, together = lengths(one[:, None] - other[None]), lengths(one[:, None] + other[None])
+    empty = sizes[0][:, None] + sizes[1][None] == 0  # two rows 0, which have no angle, also in ball arithmetic
+    theta = 2 * jnp.arctan2(apart, jnp.where(empty, 1.0, together))
+    return _Angle(theta, apart * together / 2, sizes, (one, other))
+
+
+@jax.custom_jvp
+def _bend(U: Units, V: Others) -> Pairs:
+    """|u| |v| (sin theta - theta cos theta)/(2 pi), of the third order in theta.
+
+    Its derivative in u is (|v| sin theta u/|u| - theta v)/(2 pi). By the chain rule it would have the factor 1/theta.
+    """
+    at = _between(U, V)
+    size = at.sizes[0][:, None] * at.sizes[1][None]
+    return (size * at.sine - at.theta * (U @ V.T)) / (2 * math.pi)
+
+
+@_bend.defjvp
+def _bend_jvp(primals: tuple[Units, Others], tangents: tuple[Units, Others]) -> tuple[Pairs, Pairs]:
+    (U, V), (dU, dV) = primals, tangents
+    at = _between(U, V)
+    along = [jnp.sum(of * moved, axis=1) for of, moved in zip(at.directions, tangents, strict=True)]
+    sizes = along[0][:, None] * at.sizes[1][None] + at.sizes[0][:, None] * along[1][None]
+    return _bend(U, V), (at.sine * sizes - at.theta * (dU @ V.T + U @ dV.T)) / (2 * math.pi)
