@@ -145,9 +145,9 @@ _HOMES = {
     ),
     "flowsim.moments": "TracePolynomial wishart_expectation",
     "flowsim.losses": (
-        "AbstractPopulationLoss AttentionLoss DiagonalLayersLoss EmpiricalLoss FiniteLoss FunctionLoss GaussianNetworkLoss "
-        "LinearAttentionLoss LoopedLoss MaskedAttentionLoss MonteCarloLoss MultiHeadLoss MultiLayerLoss "
-        "RandomCovarianceLoss Reparametrized ScalarLayersLoss ScalarLoopLoss SpectralAttentionLoss"
+        "AbstractPopulationLoss AttentionLoss DiagonalLayersLoss EmpiricalLoss FiniteLoss FunctionLoss "
+        "GaussianNetworkLoss LinearAttentionLoss LoopedLoss MaskedAttentionLoss MonteCarloLoss MultiHeadLoss "
+        "MultiLayerLoss RandomCovarianceLoss Reparametrized ScalarLayersLoss ScalarLoopLoss SpectralAttentionLoss"
     ),
     "flowsim.losses.prompt_risk": "risk",
     "flowsim.flow.descent": "gradient_descent",

@@ -3,15 +3,20 @@
 import jax
 
 from flowsim.losses.base import AbstractPopulationLoss, FunctionLoss
+from flowsim.losses.deep.gaussian_network import GaussianNetworkLoss
 from flowsim.losses.finite import FiniteLoss
 from flowsim.losses.reparametrized import Reparametrized
 
 
 def is_closed_form(loss: AbstractPopulationLoss) -> bool:
-    """Whether a loss is one of flowsim's formulas and holds no function of a user.
+    """Whether a loss is one of flowsim's formulas, has no kinks and holds no function of a user.
 
     Such a loss has no walls or pits, and its excess is not a small difference of large numbers.
     """
-    is_a_users = lambda part: isinstance(part, FunctionLoss | FiniteLoss | Reparametrized)
-    parts = jax.tree.leaves(loss, is_leaf=is_a_users)
-    return type(loss).__module__.startswith("flowsim.losses.") and not any(map(is_a_users, parts))
+    parts = jax.tree.leaves(loss, is_leaf=_may_have_kinks)
+    return type(loss).__module__.startswith("flowsim.losses.") and not any(map(_may_have_kinks, parts))
+
+
+def _may_have_kinks(part: object) -> bool:
+    has_relu = isinstance(part, GaussianNetworkLoss) and part.teacher.activation == "relu"
+    return has_relu or isinstance(part, FunctionLoss | FiniteLoss | Reparametrized)

@@ -14,22 +14,24 @@ from flowsim.moments.activations import lengths, mixed_differences, products
 
 
 class GaussianNetworkLoss(AbstractPopulationLoss):
-    """L = E (f(x) - f*(x))^2/2 for x ~ N(0, S), a network f of two layers and a teacher f*, a `TwoLayerNetwork` both.
+    """L = E (f(x) - f*(x))^2/2 for x ~ N(0, S), a network f of two layers and a teacher f*, each a `TwoLayerNetwork`.
 
-    With the coefficients b = (a, -a*) and the rows v of W and of W*, L = (1/2) sum_ij b_i b_j E phi(v_i . x) phi(v_j . x),
+    With b = (a, -a*) and the rows v of W and of W*, L = (1/2) sum_ij b_i b_j E phi(v_i . x) phi(v_j . x) and
 
         erf:    E phi(u . x) phi(v . x) = (2/pi) arcsin(c_uv / sqrt((1 + c_uu)(1 + c_vv))),
         relu:   E phi(u . x) phi(v . x) = sqrt(c_uu c_vv) (sin theta + (pi - theta) cos theta)/(2 pi),
 
-    c_uv = u^T S v, cos theta = c_uv / sqrt(c_uu c_vv). The gradient has an absolute error of some 1e-16 times the sizes
-    of both layers. At w_i = 0, where relu has no derivative, it is the mean of those on both sides.
+    with c_uv = u^T S v and cos theta = c_uv / sqrt(c_uu c_vv). There are no biases. At w_i = 0, where relu has no
+    derivative, the gradient is the mean of those on both sides.
 
-    The excess keeps its digits near the teacher. A unit that is nearer to one of the teacher's than half of the distance
-    between these enters as its difference to that unit, and such differences are multiplied without cancellation. If
-    they are of the relative size delta and the units of the teacher at angles of at least epsilon, the relative error is
-    some 1e-16/(delta epsilon^2). So the excess has digits down to some 1e-30 of its size at zero weights. This holds up
-    to the sign of both layers of a unit for erf, up to a factor for relu, and for several units at one of the teacher's.
-    Where units cancel otherwise, as at teachers with equal units, the error is 1e-16 of the size at zero weights.
+    L and its gradient have an error of about 1e-16 of the size of each layer, as differences of larger numbers. The
+    excess keeps its digits near the teacher: a unit that is nearer to one of the teacher's than half of the distance
+    between these enters as its difference to that unit, and the mean products of such differences do not cancel. Let
+    the differences have the relative size delta, and the units of the teacher angles of at least epsilon. Then the
+    relative error of the excess is about 1e-16/(delta epsilon^2), so that it has digits down to about 1e-30. For erf
+    units that are close to the teacher's in both layers have all their digits. Units may be near the teacher's up to
+    the sign of both layers for erf, and up to a factor for relu, and several near one. Where f is near f* otherwise,
+    or the teacher has equal units, the excess has an error of about 1e-16, as L has.
 
     **Arguments:**
 
@@ -78,13 +80,22 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
             self.speed = checks.positive("speeds", speeds[0]), checks.positive("speeds", speeds[1])
         self.reach = self._reach()
         realizable = self.units >= width
-        self.minimum = jnp.asarray(0.0 if realizable else jnp.nan)
+        self.minimum = jnp.zeros(()) if realizable else jnp.asarray(jnp.nan)
         self.minimum_kind = MinimumKind.EXACT if realizable else MinimumKind.UNKNOWN
 
     def __call__(self, model: TwoLayerNetwork) -> Scalar:
         self._check(model)
+        b = jnp.concatenate([model.a, -self.teacher.a])
+        V = jnp.concatenate([model.W, self.teacher.W]) @ self.root
+        return b @ products(self.teacher.activation, V, V) @ b / 2
+
+    def excess(self, model: TwoLayerNetwork) -> Scalar:
+        """L by differences of units that are near each other; NaN if the minimum is unknown."""
+        self._check(model)
+        if self.minimum_kind is MinimumKind.UNKNOWN:
+            return jnp.asarray(jnp.nan)
         (a, U), (teacher_a, T) = self._apart(model), self._apart(self.teacher)
-        nearest = self._near(U, T).astype(float)
+        nearest = self._near(U, T)
         if self.teacher.activation == "erf":
             nearest = nearest - self._near(U, -T)
         # f - f* is the sum of a_i (phi_i - phi of the nearest unit) and of the teacher's units times what is left.
@@ -92,9 +103,6 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
         base = jnp.concatenate([nearest @ T, jnp.zeros_like(T)])
         moved = jnp.concatenate([U, T]) - base
         return coefficients @ mixed_differences(self.teacher.activation, base, moved, base, moved) @ coefficients / 2
-
-    def excess(self, model: TwoLayerNetwork) -> Scalar:
-        return self(model) - self.minimum
 
     def conserved(self, model: TwoLayerNetwork) -> Float[Array, " units"] | None:
         """|w_i|^2/c_W - a_i^2/c_a of each unit for relu."""
@@ -132,8 +140,9 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
             others = jnp.minimum(others, lengths(T[:, None] + T[None]))
         return jnp.minimum(lengths(T), jnp.min(others, axis=1, where=~jnp.eye(len(T), dtype=bool), initial=jnp.inf)) / 2
 
-    def _near(self, U: Float[Array, "n d"], T: Float[Array, "units d"]) -> Array:
-        return lengths(U[:, None] - T[None]) < self.reach
+    def _near(self, U: Float[Array, "n d"], T: Float[Array, "units d"]) -> Float[Array, "n units"]:
+        """1 where a row of U is within the reach of one of T, else 0."""
+        return (lengths(U[:, None] - T[None]) < self.reach[None]).astype(float)
 
     def _check(self, model: TwoLayerNetwork) -> None:
         teacher = self.teacher

@@ -1,0 +1,257 @@
+"""The loss of two-layer networks is the Gaussian mean that it says, also near the teacher, and so is its flow."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+from jax.flatten_util import ravel_pytree
+
+import flowsim
+from flowsim import GaussianNetworkLoss, Judgement, TwoLayerNetwork
+from flowsim._core.balls.enclosure import enclose
+from flowsim.losses import MinimumKind
+from flowsim.losses.closed_form import is_closed_form
+from flowsim.losses.deep import gaussian_network
+
+BOTH = pytest.mark.parametrize("activation", ["erf", "relu"])
+S = np.array([[1.3, 0.4], [0.4, 0.7]])
+A, W = np.array([1.0, -0.7]), np.array([[1.0, 0.3, -0.2], [0.4, -1.1, 0.5]])
+
+
+def network(activation, seed, units, d):
+    rng = np.random.default_rng(seed)
+    return TwoLayerNetwork(rng.standard_normal(units), rng.standard_normal((units, d)), activation)
+
+
+def directions(model):
+    """The unit vectors in the plane, for covariance S, at which a unit of relu has its kink."""
+    normals = np.asarray(model.W) @ np.linalg.cholesky(S)
+    turned = np.arctan2(normals[:, 0], -normals[:, 1])
+    return [*turned, *turned + np.pi]
+
+
+def mean(function, activation, networks):
+    """E of a function of x ~ N(0, S) in the plane. For erf by Gauss-Hermite, for relu in polar coordinates, where it
+    is of degree 2 in the radius and smooth between the kinks of the networks.
+    """
+    root = np.linalg.cholesky(S)
+    if activation == "erf":
+        nodes, weights = np.polynomial.hermite_e.hermegauss(90)
+        z, chances = np.stack(np.meshgrid(nodes, nodes), axis=-1).reshape(-1, 2), np.outer(weights, weights).ravel()
+        return np.tensordot(chances / np.sum(chances), jax.vmap(function)(z @ root.T), axes=1)
+    kinks = np.unique(np.mod(np.concatenate([directions(one) for one in networks]), 2 * np.pi))
+    edges = np.append(kinks, kinks[0] + 2 * np.pi)
+    nodes, weights = np.polynomial.legendre.leggauss(24)
+    angles = ((edges[1:] + edges[:-1])[:, None] + np.diff(edges)[:, None] * nodes) / 2
+    measure = (np.diff(edges)[:, None] * weights).ravel() / (2 * np.pi)
+    z = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(-1, 2)
+    return np.tensordot(measure, jax.vmap(function)(z @ root.T), axes=1)
+
+
+@functools.cache
+def in_the_plane(activation):
+    """A loss, a model and by quadrature the loss, its gradient and the Hessian at the teacher."""
+    teacher, model = network(activation, 0, 2, 2), network(activation, 1, 3, 2)
+    loss = GaussianNetworkLoss(teacher, 3, covariance=S)
+    error = lambda x: (model(x) - teacher(x)) ** 2 / 2
+    slope = lambda x: (model(x) - teacher(x)) * ravel_pytree(jax.grad(lambda one: one(x))(model))[0]
+    square = lambda x: jnp.outer(*[ravel_pytree(jax.grad(lambda one: one(x))(teacher))[0]] * 2)
+    both = [teacher, model]
+    return loss, model, mean(error, activation, both), mean(slope, activation, both), mean(square, activation, both)
+
+
+def agrees(loss, model, value):
+    return abs(float(loss(model)) - value) < 1e-12 and abs(float(loss.excess(model)) - value) < 1e-12
+
+
+@BOTH
+def test_loss_and_gradient_are_those_of_quadrature_in_the_plane(activation):
+    loss, model, value, slope, _ = in_the_plane(activation)
+    assert agrees(loss, model, value)
+    np.testing.assert_allclose(ravel_pytree(loss.gradient(model))[0], slope, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("formula", ["products", "mixed_differences"])
+@BOTH
+def test_a_wrong_constant_is_seen(activation, formula, monkeypatch):
+    loss, model, value, *_ = in_the_plane(activation)
+    true = getattr(gaussian_network, formula)
+    monkeypatch.setattr(gaussian_network, formula, lambda *given: (1 + 1e-8) * true(*given))
+    assert not agrees(loss, model, value)
+
+
+@BOTH
+def test_on_the_line_it_is_an_integral(activation):
+    teacher, model = network(activation, 2, 1, 1), network(activation, 3, 2, 1)
+    weight = lambda x: np.exp(-(x**2) / (2 * 0.6)) / np.sqrt(2 * np.pi * 0.6)
+    error = jax.jit(lambda x: (model(x[None]) - teacher(x[None])) ** 2 / 2)
+    halves = [scipy.integrate.quad(lambda x: float(error(x)) * weight(x), *ends) for ends in ((-9, 0), (0, 9))]
+    loss = GaussianNetworkLoss(teacher, 2, covariance=[[0.6]])
+    np.testing.assert_allclose(loss(model), sum(part for part, _ in halves), rtol=1e-9)
+
+
+@BOTH
+def test_in_five_dimensions_it_is_the_mean_of_drawn_inputs(activation):
+    teacher, model = network(activation, 4, 3, 5), network(activation, 5, 4, 5)
+    root = np.random.default_rng(6).standard_normal((5, 5)) / 2
+    x = np.random.default_rng(7).standard_normal((200_000, 5)) @ root.T
+    errors = np.asarray(jax.vmap(model)(x) - jax.vmap(teacher)(x)) ** 2 / 2
+    spread, loss = np.std(errors) / np.sqrt(len(x)), GaussianNetworkLoss(teacher, 4, covariance=root @ root.T)
+    assert abs(np.mean(errors) - float(loss(model))) < 4 * spread < 0.05 * float(loss(model))
+
+
+def near(activation, units, distance):
+    """A loss and a network near its teacher, up to the symmetries of the units."""
+    rng = np.random.default_rng(8)
+    a, rows = (A, W) if units == 2 else (np.array([0.6, -0.3, 0.4, -0.4]), np.concatenate([W, W]))
+    factor = np.array([-1.0 if activation == "erf" else 2.0, *np.ones(units - 1)]) if units == 4 else np.ones(2)
+    model = TwoLayerNetwork(
+        a / factor + distance * rng.standard_normal(units),
+        factor[:, None] * (rows + distance * rng.standard_normal(rows.shape)),
+        activation,
+    )
+    return GaussianNetworkLoss(TwoLayerNetwork(A, W, activation), units), model
+
+
+@pytest.mark.parametrize("units", [2, pytest.param(4, marks=pytest.mark.slow)])
+@BOTH
+def test_the_excess_keeps_its_digits_near_the_teacher(activation, units):
+    excess = eqx.filter_jit(lambda loss, model: (loss.excess(model), loss(model), loss.gradient(model)))
+    for distance in (0.3, 1e-2, 1e-6, 1e-10):
+        loss, model = near(activation, units, distance)
+        # The sum of large kernels, in 128 bits.
+        true, slope = enclose(lambda model: (loss(model), loss.gradient(model)), model, open_branches=True)  # noqa: B023
+        found, plain, gradient = excess(loss, model)
+        np.testing.assert_allclose(found, float(true[()]), rtol=2e-15 / distance)
+        exact = np.concatenate([np.ravel(leaf).astype(float) for leaf in jax.tree.leaves(slope)])
+        assert np.max(np.abs(ravel_pytree(gradient)[0] - exact)) < 1e-15
+    assert abs(plain - float(true[()])) > 1e-3 * float(true[()])
+    if (activation, units) == ("erf", 2):
+        np.testing.assert_allclose(found, float(true[()]), rtol=1e-14)
+
+
+@BOTH
+def test_at_the_teacher_the_excess_is_zero_and_the_hessian_that_of_quadrature(activation):
+    loss, *_, square = in_the_plane(activation)
+    alone = GaussianNetworkLoss(loss.teacher, covariance=S)
+    flat, unravel = ravel_pytree(loss.teacher)
+    assert float(alone.excess(alone.least_model())) == 0.0
+    np.testing.assert_allclose(ravel_pytree(alone.gradient(loss.teacher))[0], 0.0, atol=1e-15)
+    hessian = jax.jit(jax.hessian(lambda x: alone(unravel(x))))(flat)
+    np.testing.assert_allclose(hessian, square, atol=1e-12)
+    assert np.all(np.isfinite(ravel_pytree(loss.gradient(loss.least_model()))[0]))
+
+
+def test_where_relu_has_no_derivative_the_gradient_is_the_mean_of_both_sides():
+    teacher = TwoLayerNetwork(A[:1], W[:1, :2], "relu")
+    gradient = eqx.filter_jit(GaussianNetworkLoss(teacher).gradient)
+    at = lambda w: np.asarray(gradient(TwoLayerNetwork([0.5], [w], "relu")).W)
+    sides = [at([sign * 1e-9 * x for x in (0.6, 0.8)]) for sign in (1, -1)]
+    np.testing.assert_allclose(at([0.0, 0.0]), (sides[0] + sides[1]) / 2, atol=1e-8)
+    assert np.max(np.abs(sides[0] - sides[1])) > 0.01
+
+
+def test_one_unit_of_erf_rests_at_the_teacher_and_at_its_mirror_image_alone():
+    teacher = TwoLayerNetwork([0.8], [[0.5, -1.0]], "erf")
+    loss = GaussianNetworkLoss(teacher)
+    gradient = eqx.filter_jit(loss.gradient)
+    for a, w, rests in ((0.8, 1.0, True), (-0.8, -1.0, True), (0.8, -1.0, False), (0.8, 1.001, False)):
+        model = TwoLayerNetwork([a], w * teacher.W, "erf")
+        assert (np.max(np.abs(ravel_pytree(gradient(model))[0])) < 1e-15) == rests
+        assert (float(loss.excess(model)) == 0.0) == rests
+
+
+def test_what_is_known_of_the_minimum_depends_on_the_units():
+    teacher = TwoLayerNetwork(A, W, "erf")
+    fewer, enough, more = (GaussianNetworkLoss(teacher, units) for units in (1, None, 3))
+    assert [one.minimum_kind for one in (fewer, enough, more)] == [MinimumKind.UNKNOWN, *[MinimumKind.EXACT] * 2]
+    one = TwoLayerNetwork(A[:1], W[:1], "erf")
+    assert np.isnan(fewer.minimum) and np.isnan(fewer.excess(one)) and fewer(one) > 0
+    assert fewer.least_model() is None and float(enough.minimum) == 0.0
+    assert float(more(more.least_model())) < 1e-15 and more.least_model().W.shape == (3, 3)
+    assert enough.speeds(teacher) is None
+    assert is_closed_form(enough) and not is_closed_form(GaussianNetworkLoss(TwoLayerNetwork(A, W, "relu")))
+
+
+def test_what_cannot_be_a_network_or_its_loss_is_refused_in_one_line():
+    teacher, refused = TwoLayerNetwork(A, W, "relu"), functools.partial(pytest.raises, ValueError)
+    with refused(match='^activation must be one of erf, relu, but it is "tanh"$'):
+        TwoLayerNetwork(A, W, "tanh")
+    with refused(match=r"^W must be an array of shape \(2, any\), but its shape is \(3, 2\)$"):
+        TwoLayerNetwork(A, W.T, "erf")
+    with refused(match="^a must be of at least one unit, but it is empty$"):
+        TwoLayerNetwork([], np.zeros((0, 2)), "erf")
+    with refused(match="^W must be of at least one coordinate"):
+        TwoLayerNetwork(A, np.zeros((2, 0)), "erf")
+    with refused(match="^teacher must be a TwoLayerNetwork, but got 1"):
+        GaussianNetworkLoss(1)
+    with refused(match="^units must be a whole number of at least 1, but it is 0$"):
+        GaussianNetworkLoss(teacher, 0)
+    with refused(match=r"^covariance must be of shape \(3, 3\), as the teacher's inputs, but its shape is \(2, 2\)$"):
+        GaussianNetworkLoss(teacher, covariance=S)
+    with refused(match="^covariance must be positive definite"):
+        GaussianNetworkLoss(teacher, covariance=np.diag([1.0, 1.0, 0.0]))
+    with refused(match="^speeds must be two numbers, of a and of W, but there are 3$"):
+        GaussianNetworkLoss(teacher, speeds=(1.0, 1.0, 1.0))
+    with refused(match="^speeds must be positive, but it is 0$"):
+        GaussianNetworkLoss(teacher, speeds=(1.0, 0.0))
+    for function in (GaussianNetworkLoss(teacher), GaussianNetworkLoss(teacher).excess):
+        with refused(match="^model must be a TwoLayerNetwork with the activation relu, but its activation is erf$"):
+            function(TwoLayerNetwork(A, W, "erf"))
+        with refused(match="^model must be a TwoLayerNetwork with the activation relu, but it is a ndarray$"):
+            function(A)
+        with refused(match=r"^model.W must be of shape \(2, 3\), but its shape is \(3, 3\)$"):
+            function(network("relu", 0, 3, 3))
+
+
+def balanced(factor):
+    @flowsim.claim(f"balance.{factor}", "a test", statement="|w_i|^2/c_W - a_i^2/c_a is conserved")
+    def sides(flow):
+        kept = jnp.sum(flow.models.W**2, axis=2) / 0.5 - factor * flow.models.a**2 / 2.0
+        return flowsim.equal(kept, kept[:1], 1.0)
+
+    return sides
+
+
+@pytest.mark.slow
+def test_along_a_flow_of_relu_each_unit_keeps_its_balance_for_these_speeds_and_no_others():
+    loss = GaussianNetworkLoss(TwoLayerNetwork(A, W, "relu"), covariance=np.diag([1.0, 2.0, 0.5]), speeds=(2.0, 0.5))
+    flow = flowsim.gradient_flow(loss, network("relu", 9, 2, 3), t1=2.0)
+    kept = jax.vmap(loss.conserved)(flow.models)
+    assert kept.shape == (flow.t.size, 2) and np.max(np.abs(kept - kept[:1])) < 1e-8 < flow.loss[0] - flow.loss[-1]
+    true, false = flowsim.judge([balanced(1.0), balanced(1.0 + 1e-6)], loss, flow)
+    assert true.verdict is Judgement.HOLDS, true
+    assert false.verdict is Judgement.VIOLATED, false
+
+
+def tends(factor):
+    @flowsim.claim(f"teacher.{factor}", "a test", statement="W -> W*")
+    def sides(loss, flow):
+        value, allowance = flowsim.limit(flow, lambda model: model.W)
+        return flowsim.equal(value, factor * loss.teacher.W[None], 1.0, allowance=allowance)
+
+    return sides
+
+
+@pytest.mark.slow
+def test_a_flow_of_erf_is_that_of_lsoda_and_tends_to_the_teacher_and_to_no_other():
+    loss = GaussianNetworkLoss(TwoLayerNetwork(A, W, "erf"))
+    start = TwoLayerNetwork([0.4, -0.3], W[:, ::-1] / 2 + W / 2, "erf")
+    flow = flowsim.gradient_flow(loss, start, times=[5.0], rtol=1e-11, stop=flowsim.Stop(excess=1e-20))
+    flat, unravel = ravel_pytree(start)
+    field = jax.jit(lambda t, x: -ravel_pytree(loss.gradient(unravel(x)))[0])
+    other = scipy.integrate.solve_ivp(field, (0, 5), flat, "LSODA", rtol=1e-12, atol=1e-13).y[:, -1]
+    np.testing.assert_allclose(ravel_pytree(flow.at(5.0))[0], other, rtol=0, atol=1e-9)
+    true, false = flowsim.judge([tends(1), tends(1 + 1e-6)], loss, flow)
+    assert true.verdict is Judgement.HOLDS, true
+    assert false.verdict is Judgement.VIOLATED, false
+
+
+def test_a_certificate_has_no_operation_for_the_angle_and_says_so():
+    loss = GaussianNetworkLoss(TwoLayerNetwork(A, W, "erf"))
+    with pytest.raises(ValueError, match="^loss must be one of operations that certificates have, but .*atan2"):
+        flowsim.enclose(loss, loss.teacher, t1=1.0)
