@@ -1,4 +1,4 @@
-"""In-context models: each holds its own weights and predicts the query label of one prompt."""
+"""Models: each holds its own weights and predicts the query label of one prompt, or the label of one input."""
 
 from flowsim.models.decoder import Decoder as Decoder
 from flowsim.models.diagonal_layers import DiagonalLayers as DiagonalLayers
