@@ -39,7 +39,7 @@ def products(activation: str, U: Units, V: Others) -> Pairs:
 def mixed_differences(activation: str, U: Units, dU: Units, V: Others, dV: Others) -> Pairs:
     """E [phi((u + du) . x) - phi(u . x)] [phi((v + dv) . x) - phi(v . x)] for each row of U and of V.
 
-    It keeps its digits where du and dv are small beside the angle between u and v. For erf the angle does not matter.
+    It keeps its digits where du and dv are small against the angle between u and v. For erf the angle does not matter.
     For relu and parallel u and v its error is that of rounding du and dv. Elsewhere four expectations are subtracted.
     """
     c = Differences(U @ V.T, dU @ V.T, U @ dV.T, dU @ dV.T)
