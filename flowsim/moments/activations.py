@@ -77,7 +77,7 @@ def _root(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @_root.defjvp
 def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (s,), (moved,) = map(jnp.sqrt, primals), tangents
+    (s,), (moved,) = map(_root, primals), tangents  # itself, so that second derivatives are finite at 0, too
     return s, jnp.where(s > 0, moved / jnp.where(s > 0, 2 * s, 1.0), 0.0)
 
 

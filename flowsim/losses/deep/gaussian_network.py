@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
@@ -24,14 +25,15 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
     with c_uv = u^T S v and cos theta = c_uv / sqrt(c_uu c_vv). There are no biases. At w_i = 0, where relu has no
     derivative, the gradient is the mean of those on both sides.
 
-    L and its gradient have an error of about 1e-16 of the size of each layer, as differences of larger numbers. The
-    excess keeps its digits near the teacher: a unit that is nearer to one of the teacher's than half of the distance
-    between these enters as its difference to that unit, and the mean products of such differences do not cancel. Let
-    the differences have the relative size delta, and the units of the teacher angles of at least epsilon. Then the
-    relative error of the excess is about 1e-16/(delta epsilon^2), so that it has digits down to about 1e-30. For erf
-    units that are close to the teacher's in both layers have all their digits. Units may be near the teacher's up to
-    the sign of both layers for erf, and up to a factor for relu, and several near one. Where f is near f* otherwise,
-    or the teacher has equal units, the excess has an error of about 1e-16, as L has.
+    As a sum of kernels L would have an error of about 1e-16 of the size of each layer. If its minimum is 0, L keeps its
+    digits near the teacher: a unit that is nearer to one of the teacher's than half of the distance between these
+    enters as its difference to that unit, and the mean products of such differences do not cancel. Let the
+    differences have the relative size delta, and the units of the teacher angles of at least epsilon. Then the
+    relative error is about 1e-16/(delta epsilon^2), so that L has digits down to about 1e-30. For erf and units that
+    are close to the teacher's in both layers it has all digits. Units may be near the teacher's up to the sign of both
+    layers for erf, up to a factor for relu, and several near one. Where f is near f* otherwise, or the teacher has
+    equal units, the error remains about 1e-16. The gradient is that of the sum of kernels, with a relative error of about
+    1e-16/delta.
 
     **Arguments:**
 
@@ -85,24 +87,16 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
 
     def __call__(self, model: TwoLayerNetwork) -> Scalar:
         self._check(model)
-        b = jnp.concatenate([model.a, -self.teacher.a])
-        V = jnp.concatenate([model.W, self.teacher.W]) @ self.root
-        return b @ products(self.teacher.activation, V, V) @ b / 2
+        return self._sum_of_kernels(model) if self.minimum_kind is MinimumKind.UNKNOWN else self._by_differences(model)
 
     def excess(self, model: TwoLayerNetwork) -> Scalar:
-        """L by differences of units that are near each other; NaN if the minimum is unknown."""
+        return self(model) - self.minimum
+
+    @eqx.filter_jit
+    def gradient(self, model: TwoLayerNetwork) -> TwoLayerNetwork:
+        """The gradient of the sum of kernels, which is compiled several times faster than that of the differences."""
         self._check(model)
-        if self.minimum_kind is MinimumKind.UNKNOWN:
-            return jnp.asarray(jnp.nan)
-        (a, U), (teacher_a, T) = self._apart(model), self._apart(self.teacher)
-        nearest = self._near(U, T)
-        if self.teacher.activation == "erf":
-            nearest = nearest - self._near(U, -T)
-        # f - f* is the sum of a_i (phi_i - phi of the nearest unit) and of the teacher's units times what is left.
-        coefficients = jnp.concatenate([a, a @ nearest - teacher_a])
-        base = jnp.concatenate([nearest @ T, jnp.zeros_like(T)])
-        moved = jnp.concatenate([U, T]) - base
-        return coefficients @ mixed_differences(self.teacher.activation, base, moved, base, moved) @ coefficients / 2
+        return jax.grad(self._sum_of_kernels)(model)
 
     def conserved(self, model: TwoLayerNetwork) -> Float[Array, " units"] | None:
         """|w_i|^2/c_W - a_i^2/c_a of each unit for relu."""
@@ -123,6 +117,22 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
         if self.speed is None:
             return None
         return eqx.tree_at(lambda model: (model.a, model.W), model, self.speed)
+
+    def _sum_of_kernels(self, model: TwoLayerNetwork) -> Scalar:
+        b = jnp.concatenate([model.a, -self.teacher.a])
+        V = jnp.concatenate([model.W, self.teacher.W]) @ self.root
+        return b @ products(self.teacher.activation, V, V) @ b / 2
+
+    def _by_differences(self, model: TwoLayerNetwork) -> Scalar:
+        (a, U), (teacher_a, T) = self._apart(model), self._apart(self.teacher)
+        nearest = self._near(U, T)
+        if self.teacher.activation == "erf":
+            nearest = nearest - self._near(U, -T)
+        # f - f* is the sum of a_i (phi_i - phi of the nearest unit) and of the teacher's units times what is left.
+        coefficients = jnp.concatenate([a, a @ nearest - teacher_a])
+        base = jnp.concatenate([nearest @ T, jnp.zeros_like(T)])
+        moved = jnp.concatenate([U, T]) - base
+        return coefficients @ mixed_differences(self.teacher.activation, base, moved, base, moved) @ coefficients / 2
 
     def _apart(self, model: TwoLayerNetwork) -> tuple[Float[Array, " units"], Float[Array, "units d"]]:
         """a_i and w_i for inputs of covariance I; for relu |w_i| is a factor of a_i."""
