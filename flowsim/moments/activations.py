@@ -49,16 +49,18 @@ def mixed_differences(activation: str, U: Units, dU: Units, V: Others, dV: Other
     still = jnp.zeros_like(c.value)
     whole = product(Differences(raised + p, p_moved, still, still), Differences(raised + q, still, q_moved, still))
     square = Differences(*map(jnp.subtract, whole, product(c, c)))
-    near = square.value > _PARALLEL * whole.value
+    apart = square.value > _PARALLEL * whole.value
+    small = jnp.ones_like(apart)
     for corner in square.corners:
-        near &= (square.value < _NEAR * corner) & (corner < _NEAR * square.value)
+        small &= (square.value < _NEAR * corner) & (corner < _NEAR * square.value)
+    # By `where`, since ball arithmetic may leave open what is small at parallel units.
+    near = jnp.where(apart, small, False)
     side = root(Differences(*(jnp.where(near, part, float(i == 0)) for i, part in enumerate(square))))
-    turn = angle(c, side)
     if activation == "relu":
-        smooth = (side.mixed + product(c, turn._replace(value=turn.value + math.pi / 2)).mixed) / (2 * math.pi)
-        return jnp.where(near, smooth, c.mixed / 2 + _at_corners(_bend, U, dU, V, dV))
-    plain = _at_corners(lambda U, V: products(activation, U, V), U, dU, V, dV)
-    return jnp.where(near, 2 / math.pi * turn.mixed, plain)
+        smooth = (side.mixed - product(c, angle(side, c)).mixed) / (2 * math.pi)
+        return c.mixed / 2 + jnp.where(near, smooth, _at_corners(_bend, U, dU, V, dV))
+    smooth = 2 / math.pi * angle(c, side).mixed
+    return jnp.where(near, smooth, _at_corners(lambda U, V: products(activation, U, V), U, dU, V, dV))
 
 
 def lengths(rows: Float[Array, "... d"]) -> Float[Array, "..."]:

@@ -32,8 +32,8 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
     relative error is about 1e-16/(delta epsilon^2), so that L has digits down to about 1e-30. For erf and units that
     are close to the teacher's in both layers it has all digits. Units may be near the teacher's up to the sign of both
     layers for erf, up to a factor for relu, and several near one. Where f is near f* otherwise, or the teacher has
-    equal units, the error remains about 1e-16. The gradient is that of the sum of kernels, with a relative error of about
-    1e-16/delta.
+    equal units, the error remains about 1e-16. The gradient is that of the sum of kernels, with a relative error of
+    about 1e-16/delta.
 
     **Arguments:**
 
