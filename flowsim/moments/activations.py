@@ -28,7 +28,7 @@ _PARALLEL = 1e-8  # sin^2 theta of units that count as parallel, since it is kno
 
 
 def products(activation: str, U: Units, V: Others) -> Pairs:
-    """E phi(u . x) phi(v . x) for each row u of U and v of V."""
+    """E phi(u . x) phi(v . x) for each row u of U, (n, d), and v of V, (m, d), of the `activation` "erf" or "relu"."""
     c = U @ V.T
     if activation == "relu":
         return c / 2 + _bend(U, V)
@@ -39,8 +39,14 @@ def products(activation: str, U: Units, V: Others) -> Pairs:
 def mixed_differences(activation: str, U: Units, dU: Units, V: Others, dV: Others) -> Pairs:
     """E [phi((u + du) . x) - phi(u . x)] [phi((v + dv) . x) - phi(v . x)] for each row of U and of V.
 
-    It keeps its digits where du and dv are small against the angle between u and v. For erf the angle does not matter.
-    For relu and parallel u and v its error is that of rounding du and dv. Elsewhere four expectations are subtracted.
+    It keeps its digits where du and dv are small against the angle between u and v, and for erf whatever the angle is.
+    The area sqrt(p q - c^2), p and q raised by 1 for erf, and its angle to c are carried through as `Differences`. For
+    relu and parallel u and v the area has a kink. There the mean is du . dv/2 plus terms of the third order, so that it
+    has the error of rounding du and dv. Elsewhere four expectations are subtracted.
+
+    **Arguments:** activation: "erf" or "relu"; U, dU: (n, d); V, dV: (m, d).
+
+    **Returns:** (n, m).
     """
     c = Differences(U @ V.T, dU @ V.T, U @ dV.T, dU @ dV.T)
     raised = 0.0 if activation == "relu" else 1.0
@@ -55,7 +61,8 @@ def mixed_differences(activation: str, U: Units, dU: Units, V: Others, dV: Other
         small &= (square.value < _NEAR * corner) & (corner < _NEAR * square.value)
     # By `where`, since ball arithmetic may leave open what is small at parallel units.
     near = jnp.where(apart, small, False)
-    side = root(Differences(*(jnp.where(near, part, float(i == 0)) for i, part in enumerate(square))))
+    one = (1.0, 0.0, 0.0, 0.0)
+    side = root(Differences(*(jnp.where(near, part, other) for part, other in zip(square, one, strict=True))))
     if activation == "relu":
         smooth = (side.mixed - product(c, angle(side, c)).mixed) / (2 * math.pi)
         return c.mixed / 2 + jnp.where(near, smooth, _at_corners(_bend, U, dU, V, dV))
