@@ -188,7 +188,7 @@ def _hypotheses_line(of: Review) -> str:
         names = dict.fromkeys(h.name for verdict in of.verdicts(of.claim) for h in verdict.hypotheses)
         return f"Hypotheses: {', '.join(map(latex_of_name, names)) or 'none'}."
     groups: dict[str, list[str]] = {}
-    for row in of.ablation.hypotheses:
+    for row in (*of.ablation.hypotheses, *(row for row in of.ablation.together if row.problems)):
         groups.setdefault(row.verdict, []).append(" with ".join(map(latex_of_name, row.names)))
     said = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in groups.items())
     return f"Hypotheses, searched on {counted(of.ablation.problems, 'problem')}: {said}."
@@ -244,7 +244,7 @@ def _hypothesis_parts(of: Review) -> Iterator[str | Table]:
             ]
             yield Table(("condition", "value", "", "bound", "met"), rows)
     if of.ablation is not None:
-        yield from (escaped(str(row)) for row in of.ablation.hypotheses)
+        yield from (escaped(line) for line in of.ablation.lines)
 
 
 def _counterexample_parts(of: Review) -> Iterator[str | Table]:

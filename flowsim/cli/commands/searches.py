@@ -101,7 +101,7 @@ def ablate(
     format: Literal["png", "svg", "pdf"] = "png",
     quiet: bool = False,
 ) -> int:
-    """Search which hypotheses of a claim are needed.
+    """Search which hypotheses of a claim are needed, and whether it holds beyond the bounds of its spaces.
 
     Args:
         claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for your claim.

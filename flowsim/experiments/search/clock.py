@@ -1,6 +1,7 @@
 """The budget of a search: a time that starts with its first call, or a number of problems."""
 
 import contextlib
+import copy
 import math
 import time
 from collections.abc import Iterator
@@ -62,6 +63,12 @@ class Clock:
                 self._move_to(round(self.seconds), round(self.budget))
             if at_once and self._bar.n:
                 self._bar.refresh()
+
+    def until(self, seconds: float) -> "Clock":
+        """The same clock with a budget that ends earlier, at this number of seconds, for a part of the search."""
+        part = copy.copy(self)
+        part.budget = min(seconds, self.budget)
+        return part
 
     def has_ended(self, problems: int) -> bool:
         """Whether a search that has evaluated this number of problems must end."""

@@ -1,9 +1,10 @@
 """Pictures of the result of a search: the two sides of a statement where it fails, the growth of its best constant,
-and the hypotheses that it needs.
+and what it needs.
 """
 
 import os
 import textwrap
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from flowsim._core.text import in_tex
 from flowsim.claims import Judgement
-from flowsim.experiments.ablation import Ablation
+from flowsim.experiments.ablation import Ablated, Ablation, Widened
 from flowsim.experiments.search.counterexample import Counterexample
 from flowsim.experiments.search.sharpening import Growth, Sharpening
 from flowsim.report.plots import positive, save, styled
@@ -59,25 +60,41 @@ def draw_growth(found: Sharpening, path: str | os.PathLike) -> None:
 
 
 def draw_ablation(found: Ablation, path: str | os.PathLike) -> None:
-    """Draw the problems that meet all hypotheses but one: how far they miss it, and whether the statement fails."""
+    """Draw the problems without one hypothesis, without several, and beyond a bound of the space, a panel each: how far
+    they miss it, and whether the statement fails.
+    """
     with styled():
-        shown = [row for row in found.hypotheses if row.misses]
-        figure = Figure(figsize=(7.2, 1.4 + _ROW * max(len(shown), 1)), layout="constrained")
-        axes = figure.add_subplot()
-        axes.set_title(f"{found.claim.id} [{found.claim.form}]: without one hypothesis")
-        for place, row in enumerate(shown):
-            for fails, (marker, colour, _) in enumerate(_MARKERS):
-                x = [min(factor, _FARTHEST) for factor, failed in row.misses if failed == bool(fails)]
-                axes.plot(x, [place + _LIFT * (2 * fails - 1)] * len(x), marker, color=colour, alpha=0.6)
-        names = [textwrap.fill(" and ".join(row.names), _NAME) for row in shown]
-        axes.set_yticks(range(len(shown)), names, parse_math=False)
-        axes.set_xscale("log")
-        axes.set_xlabel("factor by which the hypothesis is missed")
-        axes.invert_yaxis()
-        axes.margins(y=0.1)
+        panels = [
+            (title, label, [row for row in rows if row.misses])
+            for title, label, rows in (
+                ("without one hypothesis", "factor by which the hypothesis is missed", found.hypotheses),
+                ("without several hypotheses", "factor by which the hypotheses are missed", found.together),
+                ("beyond a bound of the space", "factor beyond the bound", found.bounds),
+            )
+        ]
+        shown = [panel for panel in panels if panel[2]] or panels[:1]
+        heights = [0.9 + _ROW * max(len(rows), 1) for _, _, rows in shown]
+        figure = Figure(figsize=(7.2, 0.9 + sum(heights)), layout="constrained")
+        figure.suptitle(f"{found.claim.id} [{found.claim.form}]")
+        grid = figure.add_gridspec(len(shown), 1, height_ratios=heights)
+        for place, (title, label, rows) in enumerate(shown):
+            _marks(figure.add_subplot(grid[place]), title, label, rows)
         handles = [Line2D([], [], linestyle="none", marker=m, color=c, label=n) for m, c, n in _MARKERS]
-        axes.legend(handles=handles, fontsize="small")
+        figure.legend(handles=handles, fontsize="small", loc="outside lower right", ncols=len(handles))
         save(figure, path)
+
+
+def _marks(axes: Axes, title: str, label: str, rows: Sequence[Ablated | Widened]) -> None:
+    axes.set_title(title, fontsize="medium")
+    for place, row in enumerate(rows):
+        for fails, (marker, colour, _) in enumerate(_MARKERS):
+            x = [min(factor, _FARTHEST) for factor, failed in row.misses if failed == bool(fails)]
+            axes.plot(x, [place + _LIFT * (2 * fails - 1)] * len(x), marker, color=colour, alpha=0.6)
+    axes.set_yticks(range(len(rows)), [textwrap.fill(row.name, _NAME) for row in rows], parse_math=False)
+    axes.set_xscale("log")
+    axes.set_xlabel(label)
+    axes.invert_yaxis()
+    axes.margins(y=0.1)
 
 
 def _two_sides(axes: Axes, found: Counterexample) -> None:

@@ -1,0 +1,127 @@
+"""Hypotheses of a claim that are dropped: problems that meet all the others, at which the statement may fail."""
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from flowsim._core import checks
+from flowsim.claims import Claim
+from flowsim.claims.hypotheses import Hypothesis
+from flowsim.claims.spaces import Space
+from flowsim.experiments.ablation.result import Ablated
+from flowsim.experiments.ablation.starts import described
+from flowsim.experiments.search.clock import Clock
+from flowsim.experiments.search.counterexample import confirmed, shrunk
+from flowsim.experiments.search.points import Point, Sampler
+from flowsim.experiments.search.screening import Margin, Screen
+from flowsim.losses import AbstractPopulationLoss
+
+Looked = tuple[Point, Margin]
+Seen = Sequence[Looked]
+Names = frozenset[str]
+Dropped = tuple[Ablated, Point | None]
+
+_CONFIRMED = 3  # problems that are judged for each set of hypotheses
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!="}
+
+
+def looked(screen: Screen, turns: Sequence[Sequence[int]], seed: int, clock: Clock, most: int | float) -> list[Looked]:
+    """Problems with the margin of the statement, where it is known, and the hypotheses that are not met.
+
+    **Arguments:**
+
+    - screen: looks beyond the hypotheses.
+    - turns: sets of numbers of its spaces, from which batches are drawn in turn.
+    - seed: the seed of the draws.
+    - clock: the time.
+    - most: a number of problems after which no further batch is drawn.
+    """
+    seen: list[Looked] = []
+    tried = 0
+    for number in itertools.count():
+        places, turn = turns[number % len(turns)], number // len(turns)
+        place, batch = places[turn % len(places)], turn // len(places)
+        sampler = Sampler(screen.spaces[place], place, seed)
+        points = sampler.draw(batch, screen.lanes(sampler.draw(batch, 1)[0]))
+        found = screen.look(points, clock)
+        tried += len(found)
+        seen += [(point, margin) for point, margin in found if not math.isnan(margin.margin)]
+        if clock.has_ended(tried) or tried >= most:
+            return seen
+    return seen
+
+
+def together(names: Sequence[str], seen: Seen, needed: Names) -> list[Names]:
+    """The sets of hypotheses to drop together: each pair of those that were not found needed; then, of a hypothesis
+    that is unmet neither alone nor in a pair, the smallest set with which it most often is.
+    """
+    rest = [name for name in names if name not in needed]
+    pairs = [frozenset(pair) for pair in itertools.combinations(rest, 2)]
+    counts = Counter(group for _, margin in seen if (group := frozenset(margin.unmet)))
+    larger = set()
+    for name in rest:
+        groups = [group for group in counts if name in group]
+        if groups and min(map(len, groups)) > 2:
+            larger.add(min(groups, key=lambda group: (len(group), -counts[group], sorted(group))))
+    # A set with a needed hypothesis fails for its sake.
+    return [*pairs, *sorted((group for group in larger if not group & needed), key=sorted)]
+
+
+def dropped(claim: Claim, spaces: Sequence[Space], group: Names, seen: Seen, clock: Clock) -> Dropped:
+    """The result of the problems at which exactly these hypotheses are not met, as far as the time allows, with the
+    point of its counterexample.
+    """
+    of_group = [(point, margin) for point, margin in seen if frozenset(margin.unmet) == group]
+    fails = sorted((one for one in of_group if one[1].clear), key=lambda one: one[1].margin)
+    screen = _without(claim, spaces, group, clock)
+    found, late, there = None, False, None
+    for place, (point, _) in enumerate(fails[:_CONFIRMED]):
+        if clock.is_up(f"judging without {', '.join(sorted(group))}"):
+            late = place == 0
+            break
+        if not isinstance(judged := confirmed(screen, point), str):
+            found, there = judged, point
+            break
+    margins = [margin.margin for _, margin in of_group]
+    misses = tuple((math.exp(margin.distance), margin.clear) for _, margin in of_group)
+    return Ablated(tuple(sorted(group)), found, misses, min(margins, default=math.nan), late), there
+
+
+def simplified(claim: Claim, spaces: Sequence[Space], of: Dropped, clock: Clock) -> Ablated:
+    """The row with its counterexample as small as the time allows, and its change of the start in words."""
+    row, point = of
+    if row.counterexample is None or point is None:
+        return row
+    screen = _without(claim, spaces, frozenset(row.names), clock)
+    simpler, small = shrunk(screen, point, clock, 0.0)
+    smaller = confirmed(screen, simpler) if simpler.values != point.values else row.counterexample
+    found = row.counterexample if isinstance(smaller, str) else smaller
+    return dataclasses.replace(row, counterexample=described(found), small=small)
+
+
+def _without(claim: Claim, spaces: Sequence[Space], group: Names, clock: Clock) -> Screen:
+    """The screen for the claim about problems that meet none of these hypotheses, but all others."""
+    conditions = opposite(claim.hypotheses, group)
+    return Screen(dataclasses.replace(claim, hypotheses=conditions), spaces, clock.longest)
+
+
+def opposite(conditions: Callable[..., list[Hypothesis]], group: Names) -> Callable[..., list[Hypothesis]]:
+    """The conditions with the opposite of each of the group."""
+
+    def found(loss: AbstractPopulationLoss, start: PyTree) -> list[Hypothesis]:
+        return [_not(one) if one.name in group else one for one in conditions(loss, start)]
+
+    return found
+
+
+def _not(one: Hypothesis) -> Hypothesis:
+    """The opposite of a condition; unknown where the condition is."""
+    known = ~(jnp.isnan(jnp.asarray(one.value)) | jnp.isnan(jnp.asarray(one.bound)))
+    met = known & ~jnp.asarray(one.met)
+    said = bool(met) if checks.is_concrete(met) else met
+    return Hypothesis(f"not {one.name}", one.value, _OPPOSITE[one.relation], one.bound, said)

@@ -1,0 +1,246 @@
+"""What is known of the hypotheses of a claim, and of the bounds of its spaces."""
+
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from flowsim._core.documents import plain, versions, write_json
+from flowsim._core.text import counted, value_text
+from flowsim._core.types import Document
+from flowsim.claims import Claim
+from flowsim.experiments.search.counterexample import Counterexample
+
+_FAR = 1e3  # a larger factor is not worth a word
+_LATE = "the time ended before any of them was judged: give it more"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablated:
+    """What is known of one hypothesis, or of several that are dropped together.
+
+    **Fields:**
+
+    - names: the conditions.
+    - counterexample: a problem that meets none of them, but all others, at which the statement is violated.
+    - misses: of each problem the factor by which it misses them, and whether the statement fails.
+    - least: the least margin of all of them.
+    - late: whether the time ended before any failure was judged.
+    - small: whether the time sufficed to simplify the counterexample.
+    """
+
+    names: tuple[str, ...]
+    counterexample: Counterexample | None
+    misses: tuple[tuple[float, bool], ...]
+    least: float
+    late: bool = False
+    small: bool = True
+
+    @property
+    def name(self) -> str:
+        """The conditions in words."""
+        return " and ".join(self.names)
+
+    @property
+    def problems(self) -> int:
+        """How many problems met all hypotheses but these."""
+        return len(self.misses)
+
+    @property
+    def fails(self) -> int:
+        """At how many of them the statement seems to fail."""
+        return sum(failed for _, failed in self.misses)
+
+    @property
+    def factor(self) -> float:
+        """The least factor by which a failure misses them; infinite if none does."""
+        return min((factor for factor, failed in self.misses if failed), default=math.inf)
+
+    @property
+    def verdict(self) -> str:
+        """ "needed" (of several: one of them is), "not found needed", "not judged" where the time ended before, or
+        "never unmet alone" where no problem could tell.
+        """
+        if self.counterexample is not None:
+            return "needed"
+        if self.late:
+            return "not judged"
+        return "not found needed" if self.problems else "never unmet alone"
+
+    def __str__(self) -> str:
+        several = len(self.names) > 1
+        if self.counterexample is not None:
+            needed = "one of them is needed. Without them" if several else "needed. Without it"
+            said = f"{self.name}: {needed} the statement fails at {self.counterexample.where}"
+            if 1 < self.factor < _FAR:
+                by = f"{self.factor - 1:.2g} of its size" if self.factor < 2 else f"a factor of {self.factor:.3g}"
+                said += f"; the nearest failure misses {'them' if several else 'it'} by {by}"
+            return f"{said}." if self.small else f"{said}; the time ended before that was made small."
+        if not self.problems:
+            return f"{self.name}: never unmet {'by themselves' if several else 'alone'}, in no problem that was tried."
+        if self.late:
+            return f"{self.name}: {_seeming(self.fails)} of {counted(self.problems, 'problem')}, but {_LATE}."
+        fails = f"; {_seeming(self.fails)} of them, but none was judged violated" if self.fails else ""
+        tried = f"{counted(self.problems, 'problem')}, with a least margin of {self.least:.3g}"
+        return f"{self.name}: not found needed in {tried}{fails}."
+
+    def document(self) -> Document:
+        """The row in ablation.json."""
+        own = {"hypotheses": self.names, "verdict": self.verdict, "problems": self.problems, "fails": self.fails}
+        return own | {"factor": self.factor, "least": self.least, "counterexample": _document(self.counterexample)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Widened:
+    """What is known of the statement beyond one end of an axis of the claim's spaces.
+
+    **Fields:**
+
+    - axis: the name of the axis.
+    - upper: whether the end is the upper one.
+    - bound: the end.
+    - reach: the farthest value that was allowed.
+    - counterexample: a problem beyond it that meets all hypotheses, at which the statement is violated. Its values of
+      the other axes are in the space.
+    - stands: the nearest value of the axis for which the statement was not seen to fail, with the same values of the
+      others; None if it was not looked for, or if the statement fails at the bound, too.
+    - inside: whether the counterexample is at the bound itself, hence in the space.
+    - misses: of each problem how far beyond the bound it is, as a factor, and whether the statement fails.
+    - least: the least margin of all of them.
+    - late: whether the time ended before any failure was judged.
+    - why: why no problem beyond the bound could be tried, empty if some were.
+    """
+
+    axis: str
+    upper: bool
+    bound: float
+    reach: float
+    counterexample: Counterexample | None = None
+    stands: Any = None
+    inside: bool = False
+    misses: tuple[tuple[float, bool], ...] = ()
+    least: float = math.nan
+    late: bool = False
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """The bound as a condition."""
+        return f"{self.axis} {'<=' if self.upper else '>='} {value_text(self.bound)}"
+
+    @property
+    def problems(self) -> int:
+        """How many problems beyond the bound met all hypotheses."""
+        return len(self.misses)
+
+    @property
+    def fails(self) -> int:
+        """At how many of them the statement seems to fail."""
+        return sum(failed for _, failed in self.misses)
+
+    @property
+    def verdict(self) -> str:
+        """ "fails beyond it", "fails at it", "stands beyond it" as far as was seen, "not judged" where the time ended
+        before, or "not tried".
+        """
+        if self.counterexample is not None:
+            return "fails at it" if self.inside else "fails beyond it"
+        if self.late:
+            return "not judged"
+        return "stands beyond it" if self.problems else "not tried"
+
+    def __str__(self) -> str:
+        if self.counterexample is not None and self.inside:
+            return f"{self.name}: the statement fails at it, too, hence in the space: {self.counterexample.where}."
+        if self.counterexample is not None:
+            said = f"{self.name}: the statement fails beyond it, the nearest at {self.counterexample.where}"
+            if self.stands is not None:
+                said += f"; not seen to fail at {self.axis} = {value_text(self.stands)}, the rest the same"
+            return f"{said}."
+        if not self.problems:
+            return f"{self.name}: not tried, as {self.why}."
+        tried = f"{counted(self.problems, 'problem')} {'up' if self.upper else 'down'} to {value_text(self.reach)}"
+        if self.late:
+            return f"{self.name}: {_seeming(self.fails)} of {tried}, but {_LATE}."
+        fails = f"; {_seeming(self.fails)} of them, but none was judged violated" if self.fails else ""
+        return f"{self.name}: not seen to fail beyond it in {tried}, with a least margin of {self.least:.3g}{fails}."
+
+    def document(self) -> Document:
+        """The row in ablation.json."""
+        names = ("axis", "upper", "bound", "reach", "verdict", "problems", "fails", "least", "stands", "why")
+        return {name: getattr(self, name) for name in names} | {"counterexample": _document(self.counterexample)}
+
+
+def _seeming(fails: int) -> str:
+    return f"the statement seemed to fail in {fails}"
+
+
+def _document(found: Counterexample | None) -> Document | None:
+    return None if found is None else found.document()
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation:
+    """What a claim needs.
+
+    **Fields:**
+
+    - claim: the claim.
+    - hypotheses: a row for each hypothesis.
+    - together: a row for each pair of hypotheses of which neither was found needed, then one for each larger set that
+      is unmet together where one of them is unmet neither alone nor in a pair.
+    - bounds: a row for each bound of the claim's spaces.
+    - problems: the number of problems tried.
+    - seconds: the time spent.
+    """
+
+    claim: Claim
+    hypotheses: tuple[Ablated, ...]
+    together: tuple[Ablated, ...]
+    bounds: tuple[Widened, ...]
+    problems: int
+    seconds: float
+
+    @property
+    def lines(self) -> list[str]:
+        """The table, a line for each row. Rows of which nothing is known, as no problem was tried, share a line."""
+        return [line for _, lines in self._sections() for line in lines]
+
+    def __str__(self) -> str:
+        text = [f"{self.claim.id} [{self.claim.form}], {self.problems} problems in {self.seconds:.0f} s:"]
+        for title, lines in self._sections():
+            text += [f"  {title}:", *(f"    {line}" for line in lines)] if lines else []
+        return "\n".join(text)
+
+    def _sections(self) -> Iterator[tuple[str, list[str]]]:
+        yield "without one hypothesis", list(map(str, self.hypotheses))
+        untried = [row.name for row in self.together if not row.problems]
+        never = [f"Never unmet by themselves, in no problem that was tried: {'; '.join(untried)}."] if untried else []
+        yield "without several hypotheses", [*(str(row) for row in self.together if row.problems), *never]
+        yield "beyond a bound of the space", list(self._widened())
+
+    def _widened(self) -> Iterator[str]:
+        reasons: dict[str, list[str]] = {}
+        for row in self.bounds:
+            if row.verdict == "not tried":
+                reasons.setdefault(row.why, []).append(row.name)
+            else:
+                yield str(row)
+        yield from (f"{'; '.join(names)}: not tried, as {why}." for why, names in reasons.items())
+
+    def document(self) -> Document:
+        """The contents of ablation.json."""
+        head = {"id": self.claim.id, "form": self.claim.form, "statement": self.claim.text}
+        rows: dict[str, Sequence[Ablated | Widened]] = {
+            "hypotheses": self.hypotheses,
+            "together": self.together,
+            "bounds": self.bounds,
+        }
+        tables = {name: [row.document() for row in of] for name, of in rows.items()}
+        return plain(head | tables | {"problems": self.problems, "versions": versions()})
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Write ablation.json."""
+        write_json(pathlib.Path(folder) / "ablation.json", self.document())

@@ -1,0 +1,113 @@
+"""The search for what a claim needs: its hypotheses, one and several at a time, and the bounds of its spaces.
+
+Besides the claim's own spaces, those of its paper's other claims about the same models are searched, and starts in
+which one array of weights is multiplied, negated, made less symmetric or moved; for pairs, starts that are changed so
+twice.
+"""
+
+import math
+import os
+import pathlib
+
+from flowsim import papers
+from flowsim._core import checks
+from flowsim.claims import Claim
+from flowsim.claims.spaces import Space
+from flowsim.experiments.ablation.bounds import Outlook, bounds_of
+from flowsim.experiments.ablation.hypotheses import Dropped, dropped, looked, simplified, together
+from flowsim.experiments.ablation.result import Ablated, Ablation, Widened
+from flowsim.experiments.ablation.starts import changed
+from flowsim.experiments.search.clock import Clock
+from flowsim.experiments.search.points import Sampler
+from flowsim.experiments.search.screening import Screen, built
+
+# Shares of the budget at which each part ends: looking without hypotheses, judging each alone, looking at starts that
+# are changed twice, judging several together, bounds. The rest makes counterexamples small.
+_LOOKED, _ALONE, _TWICE, _JUDGED, _WIDENED = 0.35, 0.5, 0.6, 0.7, 0.85
+_OUTLOOK = 0.6  # of the time for bounds, before any problem beyond them is judged
+
+
+def ablate(
+    claim: Claim,
+    *,
+    budget: int | float = 600,
+    problems: int | None = None,
+    seed: int = 0,
+    out: str | os.PathLike | None = None,
+    progress: bool = False,
+) -> Ablation:
+    """Search, for each hypothesis of a claim, for a problem that meets all others and violates the statement; the same
+    for each pair of which neither was found needed; and for each bound of its spaces for a problem beyond it.
+
+    **Arguments:**
+
+    - claim: the claim.
+    - budget: seconds, shared by all of these. At most one more unit of work is done (see `Clock`).
+    - problems: a number of problems instead: two thirds of them for single hypotheses, a sixth for pairs if
+      there are any, the rest for bounds, in whole batches. The result then depends on the seed and not on the clock.
+    - seed: the seed of the draws.
+    - out: a folder for ablation.json.
+    - progress: whether to show a progress bar.
+
+    **Raises:** `ValueError` if the claim has no spaces, or neither hypotheses nor spaces with bounds.
+    """
+    if not claim.spaces:
+        checks.refuse(f"the claim {claim.id}", "one with a space of problems to search", "it declares none")
+    clock = Clock(budget, problems)
+    loss, start, _ = built(claim.spaces[0], Sampler(claim.spaces[0], 0, seed).draw(0, 1)[0].values)
+    names = [condition.name for condition in claim.hypotheses(loss, start)]
+    bounds = bounds_of(claim.spaces)
+    if not names and not bounds:
+        checks.refuse(f"the claim {claim.id}", "one with hypotheses, or with ranges in its spaces", "it has neither")
+    with clock.shown(claim.id, progress):
+        once, twice = ([changed(space, place, n) for place, space in enumerate(claim.spaces)] for n in (1, 2))
+        screen = Screen(claim, (*once, *claim.spaces, *_siblings(claim), *twice), clock.longest, beyond=True)
+        count, total = len(once), len(screen.spaces)
+        part, end = clock.problems or math.inf, lambda share: clock.until(share * clock.budget)
+        turns = [range(count), range(count, total - count)]
+        seen = looked(screen, turns, seed, end(_LOOKED), part * 2 / 3) if names else []
+        drop = lambda group, clock: dropped(claim, screen.spaces, group, seen, clock)
+        alone = [drop(frozenset([name]), end(_ALONE)) for name in names]
+        needed = frozenset(row.names[0] for row, _ in alone if row.counterexample is not None)
+        if len(set(names) - needed) > 1 and not end(_TWICE).is_up():
+            seen += looked(screen, [range(total - count, total)], seed, end(_TWICE), part / 6)
+        several = [drop(group, end(_JUDGED)) for group in together(names, seen, needed)]
+        left = max(part / 6, part - len(seen))
+        each = part if math.isinf(part) else math.ceil(left / max(len(bounds), 1))
+        beyond = _beyond([Outlook(claim, screen, count, bound, seed, each) for bound in bounds], end(_WIDENED))
+        rows = _small(claim, screen, [*alone, *several], clock)
+    tried = len(seen) + sum(row.problems for row in beyond)
+    found = Ablation(claim, rows[: len(alone)], rows[len(alone) :], beyond, tried, clock.seconds)
+    if out is not None:
+        pathlib.Path(out).mkdir(parents=True, exist_ok=True)
+        found.save(out)
+    return found
+
+
+def _beyond(outlooks: list[Outlook], clock: Clock) -> tuple[Widened, ...]:
+    """A row for each bound. They take turns, so that each is tried before one is tried twice."""
+    looking = clock.until(clock.seconds + _OUTLOOK * (clock.budget - clock.seconds))
+    while (left := [one for one in outlooks if not one.has_ended]) and not looking.is_up():
+        for one in left:
+            if not looking.is_up("looking beyond bounds"):
+                one.look(looking)
+    return tuple(one.row(clock) for one in outlooks)
+
+
+def _small(claim: Claim, screen: Screen, rows: list[Dropped], clock: Clock) -> tuple[Ablated, ...]:
+    """The rows with small counterexamples, which share the time."""
+    found, left = [], sum(point is not None for _, point in rows)
+    for row in rows:
+        own = clock.until(clock.seconds + (clock.budget - clock.seconds) / max(left, 1))
+        found.append(simplified(claim, screen.spaces, row, own))
+        left -= row[1] is not None
+    return tuple(found)
+
+
+def _siblings(claim: Claim) -> list[Space]:
+    """The other spaces of the claim's paper, of claims about the same models."""
+    paper, found = claim.id.partition(".")[0], []
+    for other in papers.ALL_CLAIMS:
+        if other.id.partition(".")[0] == paper and other.models == claim.models:
+            found += [space for space in other.spaces if space not in (*claim.spaces, *found)]
+    return found
