@@ -6,8 +6,9 @@ import math
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from flowsim import papers
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.documents import ForeignFileError
 from flowsim._core.files import folder_of
@@ -24,6 +25,9 @@ from flowsim.experiments.search import sharpen as sharpened
 from flowsim.experiments.search.kept import PROGRESS
 from flowsim.problem import ProblemSpec, toml
 from flowsim.problem.own.files import is_place
+
+if TYPE_CHECKING:
+    from flowsim.report.referee.pages import AbstractPage
 
 _FIELDS = toml.fields(ProblemSpec)
 
@@ -115,10 +119,17 @@ def referee(
     form: str,
     seed: int,
 ) -> int:
-    """Gather what is known of a claim in every form, print three lines for a review, and write the page to ``out``."""
-    from flowsim.report.referee import review  # slow to import
+    """Gather what is known of a claim in every form, or the records about a paper; print a few lines for a review,
+    and write the page to ``out``.
+    """
+    from flowsim.report.referee import review, review_of_paper  # slow to import
 
     _check_seed(seed)
+    if (paper := next((one for one in papers.PAPERS if one.id == identifier), None)) is not None:
+        for name, given in {"PROBLEM.toml": problem, "--problems": problems, "--form": form != "printed"}.items():
+            if given:
+                refuse(name, "left out with the name of a paper, of which nothing is judged anew", "it is given")
+        return _written(review_of_paper(paper), out)
     chosen, seconds = claim_of(identifier, form), seconds_of("--budget", budget)
     others = [claim for claim in claims_of(identifier) if claim.id == chosen.id and claim.form != form]
     claims = [chosen, *others]
@@ -130,7 +141,14 @@ def referee(
         out.mkdir(parents=True, exist_ok=True)
     with _blaming(identifier):
         found = review(claims, out, budget=seconds, problems=problems, seed=seed)
-    print(found, *(f"page: {path}" for path in found.save(out)), sep="\n")
+    return _written(found, out)
+
+
+def _written(page: "AbstractPage", out: pathlib.Path) -> int:
+    """Print the lines for a review, and write the page."""
+    with folder_of(out):
+        out.mkdir(parents=True, exist_ok=True)
+        print(page, *(f"page: {path}" for path in page.save(out)), sep="\n")
     return FINISHED
 
 

@@ -42,7 +42,14 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def fault_of(verdict: Verdict) -> Fault | None:
     """What is wrong with the statement of a verdict; None unless it is a paper's printed one, known to be violated."""
-    return _faults_of(verdict.id.partition(".")[0]).get(verdict.id) if verdict.form == "printed" else None
+    return faults_of(verdict.id.partition(".")[0]).get(verdict.id) if verdict.form == "printed" else None
+
+
+@functools.cache
+def faults_of(paper: str) -> dict[str, Fault]:
+    """What is wrong with the printed statements of a paper that are known to be violated, by id."""
+    file = _PAPERS / paper / "faults.toml"
+    return msgspec.toml.decode(file.read_bytes(), type=dict[str, Fault]) if paper and file.is_file() else {}
 
 
 def latex_of_name(name: str) -> str:
@@ -62,9 +69,3 @@ def bibtex_of(paper: str) -> str:
 @functools.cache
 def _symbols() -> dict[str, str]:
     return msgspec.toml.decode((_PAPERS / "symbols.toml").read_bytes(), type=dict[str, str])
-
-
-@functools.cache
-def _faults_of(paper: str) -> dict[str, Fault]:
-    file = _PAPERS / paper / "faults.toml"
-    return msgspec.toml.decode(file.read_bytes(), type=dict[str, Fault]) if paper and file.is_file() else {}

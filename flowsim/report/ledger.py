@@ -1,6 +1,7 @@
 """docs/claims.md with a page for each paper: every statement with its source, hypotheses and verdicts."""
 
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 
 from flowsim import papers
@@ -39,7 +40,9 @@ _COLUMN = """
 Until t = T it is for all t from 0 to T."""
 _REASON = 90  # characters of why there is no certificate
 _SHARP = "../../benchmarks/results/sharp_constants.md"
-_SOURCES = "<!-- judged by the sources {digest} -->\n"
+SOURCES = "<!-- judged by the sources {digest} -->\n"
+_ROW = re.compile(r"^[|] \[([^]]+)\]\([^)]*\) [|] (printed|corrected) [|] ([^|]+) [|]", re.MULTILINE)
+_COUNT = re.compile(rf"({'|'.join(Judgement)}) \((\d+)\)")
 
 
 def ledger(entries: Iterable[Entry], file: str | None = None) -> dict[str, str]:
@@ -60,7 +63,7 @@ def ledger(entries: Iterable[Entry], file: str | None = None) -> dict[str, str]:
     pages = {"claims.md": f"{_HEAD}{out_of_reach}\n{index}"}
     for paper in papers.PAPERS:
         if found := [group for group in groups if group[0].claim.id.startswith(f"{paper.id}.")]:
-            head, sources = _HEAD_OF_PAPER.format(**_described(paper)), _SOURCES.format(digest=paper_digest(paper.id))
+            head, sources = _HEAD_OF_PAPER.format(**_described(paper)), SOURCES.format(digest=paper_digest(paper.id))
             sections = (_section(group, True) for group in found)
             pages[f"claims/{paper.id}.md"] = "\n".join([head, _summary(found), *sections, sources])
     return pages
@@ -83,6 +86,14 @@ def _summary(groups: Sequence[Sequence[Entry]]) -> str:
         shown = f" {_shown(group)} |" if asked else ""
         rows.append(f"| [{claim.id}](#{anchor_of(claim.id, claim.form)}) | {claim.form} | {found} |{shown}")
     return "\n".join([*rows, *([_COLUMN] if asked else [])]) + "\n"
+
+
+def counts_in(page: str) -> dict[tuple[str, str], dict[Judgement, int]]:
+    """How often each verdict was given to a claim, by its id and form, from a paper's page of the ledger."""
+    return {
+        (name, form): {Judgement(word): int(count) for word, count in _COUNT.findall(verdicts)}
+        for name, form, verdicts in _ROW.findall(page)
+    }
 
 
 def _own(group: Iterable[Entry]) -> list[Entry]:

@@ -130,7 +130,8 @@ def referee(
     """Write what a referee needs to know of a claim: its verdicts, proofs, hypotheses, and what was not checked.
 
     Args:
-        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for your claim.
+        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for your claim; smith2025 for the records about the
+            whole paper.
         problem: the problem file, or a function of your own; without it the claim's own problems.
         out: the folder for referee.html, referee.md and referee.tex.
         budget: the time beyond that of the verdicts, such as 90s or 10m, for certificates and searches.

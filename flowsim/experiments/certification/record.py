@@ -13,12 +13,13 @@ from flowsim.experiments.sources import statement_digest
 from flowsim.problem import AbstractSpec
 
 VERSIONS = (checker.VERSION, identities.VERSION, ending.VERSION)
-_FOLDER = pathlib.Path(papers.__file__).parents[2] / "docs" / "counterexamples"
+# Of the repository. An installed package has none of it.
+DOCS = pathlib.Path(papers.__file__).parents[2] / "docs"
 
 
 def counterexample_of(claim: Claim) -> pathlib.Path | None:
     """The file of a printed claim's smallest counterexample in the repository, or None."""
-    place = _FOLDER / f"{claim.id}.toml"
+    place = DOCS / "counterexamples" / f"{claim.id}.toml"
     return place if claim.form == "printed" and place.is_file() else None
 
 
@@ -67,7 +68,7 @@ class Record:
                 except FileNotFoundError:
                     pass
                 except DamagedFileError as error:
-                    ignore_damaged(error, "its claims are certified again")
+                    ignore_damaged(error, "none of its certificates counts")
             self._rows[path] = rows
         return self._rows[path]
 

@@ -1,16 +1,12 @@
-"""What a referee needs to know of a claim, on one page: `review` gathers it, and it is written in three formats."""
+"""What a referee needs to know of a claim, on one page: `review` gathers it."""
 
 import dataclasses
 import math
 import pathlib
-import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from flowsim._core import VERSION
-from flowsim._core.documents import versions
-from flowsim._core.files import write_whole
-from flowsim._core.latex import escaped, latex, plain, text_and_formulas, unescaped
+from flowsim._core.latex import escaped, latex
 from flowsim._core.text import counted, number_text
 from flowsim.claims import Claim, Judgement, Verdict
 from flowsim.claims.deciding.verdict import own_stop
@@ -21,15 +17,11 @@ from flowsim.experiments.search import Refutation, refute
 from flowsim.papers.data import fault_of, latex_of_name
 from flowsim.report.documents import summary
 from flowsim.report.facts import looseness, sharp_constants, with_sharp
-from flowsim.report.ledger import escaped as escaped_in_markdown
-from flowsim.report.mathml import in_html
-from flowsim.report.page import template
+from flowsim.report.referee.pages import AbstractPage, Section, Table
 
 CERTIFICATES, RECORD, SEARCH = "certificates", "certified", "search"
 _SHARE = 1 / 3  # of the time, for certificates, for the search and for the hypotheses each
 _RELATIONS = {"<=": r"$\le$", ">=": r"$\ge$", "<": "$<$", ">": "$>$", "=": "$=$"}
-_VERT = r"\\vert "
-_BAR = re.compile(r"(?<!\\)[|]")
 _WEIGHTS = {
     "slip": "a slip, which the paper's own definitions or displays put right",
     "wrong-constant": "a wrong constant",
@@ -38,22 +30,8 @@ _WEIGHTS = {
 }
 
 
-class Table(NamedTuple):
-    """A table of texts in LaTeX."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-
-
-class Section(NamedTuple):
-    """A title with texts in LaTeX, and tables."""
-
-    title: str
-    parts: list[str | Table]
-
-
 @dataclasses.dataclass(frozen=True)
-class Review:
+class Review(AbstractPage):
     """What is known of a claim.
 
     **Fields:**
@@ -85,8 +63,10 @@ class Review:
         """Three lines for a review, in LaTeX: the verdict, the hypotheses, and what was not checked."""
         return _verdict_line(self), _hypotheses_line(self), f"Not checked: {'; '.join(_not_checked(self))}."
 
-    def __str__(self) -> str:
-        return "\n".join(_by_parts(line, lambda formula: plain(f"${formula}$"), unescaped) for line in self.lines)
+    @property
+    def title(self) -> str:
+        """What the page is headed with."""
+        return escaped(f"{self.claim.source}: what flowsim {VERSION} finds")
 
     def sections(self) -> list[Section]:
         """The page, section by section."""
@@ -100,16 +80,6 @@ class Review:
             Section("Not checked", [f"{line[0].upper()}{line[1:]}." for line in _not_checked(self)]),
         ]
         return [section for section in parts if section.parts]
-
-    def save(self, folder: pathlib.Path) -> list[pathlib.Path]:
-        """Write referee.html, referee.md and referee.tex."""
-        sections, title = self.sections(), escaped(f"{self.claim.source}: what flowsim {VERSION} finds")
-        written = []
-        for suffix, form in (("html", _in_html), ("md", _in_markdown), ("tex", _in_latex)):
-            path, text = folder / f"referee.{suffix}", form(title, sections)
-            write_whole(path, lambda file, text=text: file.write(text.encode()))
-            written.append(path)
-        return written
 
 
 def review(
@@ -265,66 +235,3 @@ def _sharp_parts(of: Review) -> list[str | Table]:
         for entry in of.entries
         for label, text in sharp_constants([entry.verdict]).items()
     ]
-
-
-def _in_html(title: str, sections: Sequence[Section]) -> str:
-    return template("referee.html.jinja").render(
-        title=in_html(title), sections=_written(sections, in_html), versions=versions()
-    )
-
-
-def _written(sections: Sequence[Section], form: Callable[[str], str]) -> list[Section]:
-    """The sections with all texts in another format."""
-
-    def part(one: str | Table) -> str | Table:
-        if isinstance(one, str):
-            return form(one)
-        return Table(tuple(map(form, one.columns)), [tuple(map(form, row)) for row in one.rows])
-
-    return [Section(section.title, [part(one) for one in section.parts]) for section in sections]
-
-
-def _in_markdown(title: str, sections: Sequence[Section]) -> str:
-    lines = [f"# {_markdown(title)}"]
-    for section in _written(sections, _markdown):
-        lines.append(f"## {section.title}")
-        for part in section.parts:
-            if isinstance(part, str):
-                lines.append(f"- {part}")
-            else:
-                rows = [part.columns, ("---",) * len(part.columns), *part.rows]
-                lines.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-    return "\n\n".join(lines) + "\n"
-
-
-def _markdown(text: str) -> str:
-    """LaTeX in Markdown, whose tables end a cell at a bar, in formulas too."""
-    return _by_parts(
-        text, lambda formula: f"${_BAR.sub(_VERT, formula)}$", lambda part: escaped_in_markdown(unescaped(part))
-    )
-
-
-def _by_parts(latex: str, formula: Callable[[str], str], text: Callable[[str], str]) -> str:
-    """LaTeX with its formulas and its texts written in another way."""
-    parts = text_and_formulas(latex)
-    return "".join(formula(part) if place % 2 else text(part) for place, part in enumerate(parts))
-
-
-def _in_latex(title: str, sections: Sequence[Section]) -> str:
-    head = rf"% flowsim {VERSION}. Take it in with \input{{referee}}; it needs amsmath, amssymb, array and booktabs."
-    lines = [head, rf"\section*{{{title}}}"]
-    for section in sections:
-        lines.append(rf"\subsection*{{{section.title}}}")
-        for part in section.parts:
-            if isinstance(part, str):
-                lines.append(f"{part}\n")
-            else:
-                width = f"{0.98 / len(part.columns) - 0.02:.3f}"
-                form = rf">{{\raggedright\arraybackslash}}p{{{width}\linewidth}}" * len(part.columns)
-                body = "".join(f"  {' & '.join(row)} \\\\\n" for row in part.rows)
-                head = " & ".join(part.columns)
-                lines.append(
-                    f"{{\\small\\noindent\\begin{{tabular}}{{@{{}}{form}@{{}}}}\n  \\toprule\n  {head} \\\\\n"
-                    f"  \\midrule\n{body}  \\bottomrule\n\\end{{tabular}}}}\n"
-                )
-    return "\n".join(lines)

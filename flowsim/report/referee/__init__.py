@@ -1,0 +1,6 @@
+"""Pages for a review, of one statement or of a paper."""
+
+from flowsim.report.referee.paper import PaperReview as PaperReview
+from flowsim.report.referee.paper import review_of_paper as review_of_paper
+from flowsim.report.referee.statement import Review as Review
+from flowsim.report.referee.statement import review as review

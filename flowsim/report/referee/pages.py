@@ -1,0 +1,134 @@
+"""A page for a review: sections of texts and tables in LaTeX, written as HTML, Markdown and LaTeX."""
+
+import abc
+import pathlib
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from flowsim._core import VERSION
+from flowsim._core.documents import versions
+from flowsim._core.files import write_whole
+from flowsim._core.latex import plain, text_and_formulas, unescaped
+from flowsim.report.ledger import escaped as escaped_in_markdown
+from flowsim.report.mathml import in_html
+from flowsim.report.page import template
+from flowsim.report.tex import LONGEST
+
+_VERT = r"\\vert "
+_BAR = re.compile(r"(?<!\\)[|]")
+_DOT = re.compile(r"(?<=[a-z0-9])[.](?=[a-z0-9])")  # inside an id, at which LaTeX may break it
+
+
+class Table(NamedTuple):
+    """A table of texts in LaTeX; widths: of the columns, in percent; equal if empty."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    widths: tuple[int, ...] = ()
+
+
+class Section(NamedTuple):
+    """A title with texts in LaTeX, and tables."""
+
+    title: str
+    parts: list[str | Table]
+
+
+class AbstractPage(abc.ABC):
+    """What is known, as a page; its text is the lines for a review."""
+
+    @property
+    @abc.abstractmethod
+    def title(self) -> str:
+        """What the page is headed with, in LaTeX."""
+
+    @property
+    @abc.abstractmethod
+    def lines(self) -> tuple[str, ...]:
+        """A few lines in LaTeX that can be pasted into a review."""
+
+    @abc.abstractmethod
+    def sections(self) -> list[Section]:
+        """The page, section by section; the lines come first."""
+
+    def __str__(self) -> str:
+        return "\n".join(_by_parts(line, lambda formula: plain(f"${formula}$"), unescaped) for line in self.lines)
+
+    def save(self, folder: pathlib.Path) -> list[pathlib.Path]:
+        """Write referee.html, referee.md and referee.tex."""
+        sections, written = self.sections(), []
+        for suffix, form in (("html", _in_html), ("md", _in_markdown), ("tex", _in_latex)):
+            path, text = folder / f"referee.{suffix}", form(self.title, sections)
+            write_whole(path, lambda file, text=text: file.write(text.encode()))
+            written.append(path)
+        return written
+
+
+def _in_html(title: str, sections: Sequence[Section]) -> str:
+    return template("referee.html.jinja").render(
+        title=in_html(title), sections=_written(sections, in_html), versions=versions()
+    )
+
+
+def _written(sections: Sequence[Section], form: Callable[[str], str]) -> list[Section]:
+    """The sections with all texts in another format."""
+
+    def part(one: str | Table) -> str | Table:
+        if isinstance(one, str):
+            return form(one)
+        return one._replace(columns=tuple(map(form, one.columns)), rows=[tuple(map(form, row)) for row in one.rows])
+
+    return [Section(section.title, [part(one) for one in section.parts]) for section in sections]
+
+
+def _in_markdown(title: str, sections: Sequence[Section]) -> str:
+    lines = [f"# {_markdown(title)}"]
+    for section in _written(sections, _markdown):
+        lines.append(f"## {section.title}")
+        for part in section.parts:
+            if isinstance(part, str):
+                lines.append(f"- {part}")
+            else:
+                rows = [part.columns, ("---",) * len(part.columns), *part.rows]
+                lines.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+    return "\n\n".join(lines) + "\n"
+
+
+def _markdown(text: str) -> str:
+    """LaTeX in Markdown, whose tables end a cell at a bar, in formulas too."""
+    return _by_parts(
+        text, lambda formula: f"${_BAR.sub(_VERT, formula)}$", lambda part: escaped_in_markdown(unescaped(part))
+    )
+
+
+def _by_parts(latex: str, formula: Callable[[str], str], text: Callable[[str], str]) -> str:
+    """LaTeX with its formulas and its texts written in another way."""
+    parts = text_and_formulas(latex)
+    return "".join(formula(part) if place % 2 else text(part) for place, part in enumerate(parts))
+
+
+def _in_latex(title: str, sections: Sequence[Section]) -> str:
+    long = any(isinstance(part, Table) and len(part.rows) > LONGEST for section in sections for part in section.parts)
+    packages = f"amsmath, amssymb, array{', booktabs and longtable' if long else ' and booktabs'}"
+    head = rf"% flowsim {VERSION}. Take it in with \input{{referee}}; it needs {packages}."
+    lines = [head, rf"\section*{{{title}}}"]
+    for section in sections:
+        lines.append(rf"\subsection*{{{section.title}}}")
+        lines += [f"{part}\n" if isinstance(part, str) else _table_in_latex(part) for part in section.parts]
+    return "\n".join(lines)
+
+
+def _table_in_latex(of: Table) -> str:
+    """A tabular, or a longtable if it does not fit on a page."""
+    long = len(of.rows) > LONGEST
+    table, end_of_head = ("longtable", "  \\endhead\n") if long else ("tabular", "")
+    widths = [percent / 100 for percent in of.widths] or [1 / len(of.columns)] * len(of.columns)
+    columns = (rf">{{\raggedright\arraybackslash}}p{{{0.98 * width - 0.02:.3f}\linewidth}}" for width in widths)
+    rows = (_DOT.sub(r".\\allowbreak{}", " & ".join(row)) for row in of.rows)
+    body = "".join(f"  {row} \\\\\n" for row in rows)
+    head = " & ".join(of.columns)
+    return (
+        f"{{\\small\\noindent\\begin{{{table}}}{{@{{}}{''.join(columns)}@{{}}}}\n  \\toprule\n  {head} \\\\\n"
+        f"  \\midrule\n{end_of_head}{body}  \\bottomrule\n\\end{{{table}}}}}\n"
+    )

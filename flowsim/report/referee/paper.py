@@ -1,0 +1,304 @@
+"""What a referee needs to know of a paper, on one page: `review_of_paper` gathers the records about it."""
+
+import collections
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from flowsim._core import VERSION
+from flowsim._core.checks import refuse
+from flowsim._core.latex import escaped, latex
+from flowsim._core.text import counted
+from flowsim._core.types import Document
+from flowsim.claims import Claim, Judgement
+from flowsim.experiments.certification import DOCS, Record, counterexample_of, key_of
+from flowsim.experiments.sources import paper_digest
+from flowsim.papers.data import Fault, Weight, faults_of
+from flowsim.papers.paper import Paper
+from flowsim.problem import spec_of, toml, unnamed
+from flowsim.report.ledger import SOURCES, counts_in
+from flowsim.report.referee.pages import AbstractPage, Section, Table
+
+# The weightiest first: the words after a number of them, and those for one.
+_WEIGHTS = {
+    Weight.FALSE: ("false in substance", "false in substance"),
+    Weight.WRONG_CONSTANT: ("with a wrong constant", "a wrong constant"),
+    Weight.CONDITION_LEFT_OUT: ("without a condition that they need", "a condition is left out"),
+    Weight.SLIP: ("by a slip, which the paper's own definitions or displays put right", "a slip"),
+}
+_OF_THE_TEXT = "the fault may be that of the text extracted from the PDF"
+_FAILING = {
+    "source": 9,
+    "as printed": 22,
+    "what is wrong": 21,
+    "correction": 22,
+    "certificate": 11,
+    "to reproduce it": 15,
+}
+_STANDING = {"source": 13, "statement": 44, "verdicts (problems)": 12, "certificate": 16, "id": 15}
+_SENTENCES = re.compile(r"(?<=[.]) +")
+_HOW = ("Judged ", "Judges ")  # what begins a sentence that says how, and not why
+_Counts = Mapping[Judgement, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """The records about a printed statement.
+
+    **Fields:**
+
+    - claim: its printed form.
+    - correction: its corrected form, None if there is none.
+    - fault: what is wrong with it, None if it is not known to fail.
+    - counts: how many of its problems have each verdict; None where the verdicts are not at hand.
+    - correction_counts: those of the corrected form.
+    - row: what a certificate shows of it, or why there is none; None where nothing that is still valid is recorded.
+    """
+
+    claim: Claim
+    correction: Claim | None
+    fault: Fault | None
+    counts: _Counts | None
+    correction_counts: _Counts | None
+    row: Document | None
+
+    @property
+    def place(self) -> str:
+        """Its number in the paper."""
+        return self.claim.source.partition(", ")[2] or self.claim.source
+
+    @property
+    def settled(self) -> bool:
+        """Whether it holds on every problem on which it applies."""
+        return self.fault is None and self.counts is not None and not self.counts.get(Judgement.UNRESOLVED)
+
+    @property
+    def certified(self) -> str | None:
+        """Proved, refuted, or None."""
+        return None if self.row is None else self.row["certified"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperReview(AbstractPage):
+    """The records about the statements of a paper.
+
+    **Fields:**
+
+    - paper: the paper.
+    - statements: its printed statements, in the order of the paper.
+    - rests_on: what the page rests on, in sentences.
+    """
+
+    paper: Paper
+    statements: tuple[Statement, ...]
+    rests_on: tuple[str, ...]
+
+    @property
+    def failing(self) -> list[Statement]:
+        """Those that fail as printed: the weightiest first, then those on which most rests."""
+        order = list(_WEIGHTS)
+        known = [(one, one.fault) for one in self.statements if one.fault is not None]
+        known.sort(key=lambda pair: (order.index(pair[1].weight), pair[1].extraction, -len(pair[1].rests)))
+        return [one for one, _ in known]
+
+    @property
+    def title(self) -> str:
+        """What the page is headed with."""
+        return escaped(f"{self.paper.id}: what flowsim {VERSION} has recorded")
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Four lines for a review, in LaTeX: the paper, the counts, the certificates, and what was not checked."""
+        paper = self.paper
+        said = f"{paper.authors}, {paper.title} ({paper.year}), arXiv {paper.arxiv}: "
+        said += f"{counted(len(self.statements), 'statement')}, each judged as printed."
+        certificates = _certificates_line(self.failing, [one for one in self.statements if one.fault is None])
+        unchecked = f"Not checked: {'; '.join(_not_checked(self.statements))}."
+        return tuple(map(escaped, (said, _counts_line(self.statements, self.failing), certificates, unchecked)))
+
+    def sections(self) -> list[Section]:
+        """The page, section by section."""
+        held = [one for one in self.statements if one.settled]
+        left = [one for one in self.statements if one.fault is None and not one.settled]
+        known = any(one.counts is not None for one in self.statements)
+        out_of_reach = [" ".join(self.paper.out_of_reach.split())] if self.paper.out_of_reach else []
+        unchecked = [*(f"{line[0].upper()}{line[1:]}." for line in _not_checked(self.statements)), *out_of_reach]
+        parts = [
+            Section("Summary", list(self.lines)),
+            Section("What this page rests on", list(map(escaped, self.rests_on))),
+            Section("Statements that fail", _failing_parts(self.failing)),
+            Section("Statements that hold", _standing_parts(held)),
+            Section("Statements that are unresolved" if known else "Other statements", _standing_parts(left)),
+            Section("Not checked", list(map(escaped, unchecked))),
+        ]
+        return [section for section in parts if section.parts]
+
+
+def review_of_paper(paper: Paper, docs: pathlib.Path = DOCS) -> PaperReview:
+    """Gather the records about a paper's statements; nothing is judged again.
+
+    Which statements fail, and what is wrong with them, comes with the package. Their verdicts and certificates are
+    those of the ledger, in the repository.
+
+    **Arguments:**
+
+    - paper: the paper.
+    - docs: a folder with ``claims/PAPER.md`` and ``certified/PAPER.json``, which may be missing.
+
+    **Raises:** `ProblemError` if the ledger lacks a statement, or disagrees with the package about which of them fail.
+    """
+    page, record = docs / "claims" / f"{paper.id}.md", Record(docs / "certified")
+    text = page.read_text(encoding="utf-8") if page.is_file() else None
+    forms: dict[str, dict[str, Claim]] = {}
+    for claim in paper.claims:
+        forms.setdefault(claim.id, {})[claim.form] = claim
+    counts = None if text is None else counts_in(text)
+    faults, found, outdated = faults_of(paper.id), [], 0
+    for name, by_form in forms.items():
+        if "printed" not in by_form:
+            continue
+        claim, correction, row = by_form["printed"], by_form.get("corrected"), record.row(by_form["printed"])
+        own, corrected = (_counts_of(counts, form, page) for form in (claim, correction))
+        if own is not None and (Judgement.VIOLATED in own) != (name in faults):
+            came = "is violated there, and is not" if Judgement.VIOLATED in own else "is not violated there, and is"
+            refuse(str(page), "the ledger of this version of flowsim", f"{name} {came} among its statements that fail")
+        if row is not None and row["key"] not in _keys(claim):
+            row, outdated = None, outdated + 1
+        found.append(Statement(claim, correction, faults.get(name), own, corrected, row))
+    sources = _rests_on(paper, text, page, record.path_of(paper.claims[0]), outdated)
+    return PaperReview(paper, tuple(found), tuple(sources))
+
+
+def _counts_of(
+    counts: Mapping[tuple[str, str], _Counts] | None, claim: Claim | None, page: pathlib.Path
+) -> _Counts | None:
+    if counts is None or claim is None:
+        return None
+    if not counts.get((claim.id, claim.form)):
+        refuse(str(page), "the ledger of this version of flowsim", f"it has no verdict on {claim.id}, {claim.form}")
+    return counts[claim.id, claim.form]
+
+
+def _keys(claim: Claim) -> set[str]:
+    """Those of valid certificates of a claim: on its problems, or on its smallest counterexample."""
+    tables = [unnamed(named) for named in claim.problems]
+    if (file := counterexample_of(claim)) is not None:
+        tables.append(toml.parse(file.read_text(encoding="utf-8")))
+    return {key_of(claim, spec_of(one)) for one in tables}
+
+
+def _rests_on(
+    paper: Paper, text: str | None, page: pathlib.Path, certified: pathlib.Path, outdated: int
+) -> Iterator[str]:
+    yield "Nothing was judged again for this page. Which statements fail, how, and their corrections come with flowsim."
+    if text is None:
+        yield (
+            "The ledger of verdicts is in the repository, and not in an installed package: a statement that is not "
+            "known to fail is listed without a verdict. flowsim check ID judges one, flowsim audit all."
+        )
+    else:
+        yield f"The verdicts are those of the ledger, docs/claims/{page.name}."
+        if SOURCES.format(digest=paper_digest(paper.id)) not in text:
+            yield f"The ledger is of other sources of this paper: flowsim audit --paper {paper.id} judges anew."
+    if certified.is_file():
+        yield f"The certificates are those recorded in docs/certified/{certified.name}."
+    else:
+        yield "No certificate is recorded here: flowsim referee ID and flowsim certify ID make one."
+    if outdated:
+        yield f"{counted(outdated, 'recorded certificate')} of another form of the statement or the problem left out."
+
+
+def _counts_line(statements: Iterable[Statement], failing: list[Statement]) -> str:
+    weights = collections.Counter(one.fault.weight for one in failing if one.fault is not None)
+    said = ", ".join(f"{weights[weight]} {many}" for weight, (many, _) in _WEIGHTS.items() if weights[weight])
+    others = [one for one in statements if one.fault is None]
+    settled = sum(one.settled for one in others)
+    if any(one.counts is not None for one in others):
+        standing = f"{settled} hold on every problem on which they apply"
+        standing += f", {len(others) - settled} are unresolved on some" if len(others) > settled else ""
+    else:
+        standing = f"{len(others)} are not known to fail"
+    of_the_text = sum(one.fault.extraction for one in failing if one.fault is not None)
+    maybe = f"; for {of_the_text} of them {_OF_THE_TEXT}" if of_the_text else ""
+    return f"{standing}; {len(failing)} fail{f': {said}' if said else ''}{maybe}."
+
+
+def _certificates_line(failing: list[Statement], others: list[Statement]) -> str:
+    if not any(one.row is not None for one in (*failing, *others)):
+        return "Certificates: none is recorded."
+    refuted, proved = (
+        sum(one.certified == word for one in group) for group, word in ((failing, "refuted"), (others, "proved"))
+    )
+    tried = sum(one.row is not None for one in others)
+    said = f"Certificates refute {refuted} of the {len(failing)} that fail, each on one problem"
+    if not tried:
+        return f"{said}; no proof of the others was tried."
+    return f"{said}, and prove {proved} of the other {len(others)}, each on one problem."
+
+
+def _not_checked(statements: Iterable[Statement]) -> Iterator[str]:
+    yield "the arguments of the proofs, and problems other than those that each claim lists"
+    if places := [one.place for one in statements if one.counts is not None and not one.settled and one.fault is None]:
+        yield f"what could not be decided on some problem ({'; '.join(places)})"
+    if places := [one.place for one in statements if one.fault is not None and one.fault.extraction]:
+        yield f"the printed page of what may be a fault of the extracted text ({'; '.join(dict.fromkeys(places))})"
+
+
+def _failing_parts(failing: list[Statement]) -> list[str | Table]:
+    rows = [
+        (
+            escaped(one.place),
+            latex(one.claim.statement),
+            escaped(_what_is_wrong(one)),
+            _correction(one),
+            escaped(_certificate(one)),
+            escaped(f"flowsim referee {one.claim.id}"),
+        )
+        for one in failing
+    ]
+    return [Table(tuple(_FAILING), rows, tuple(_FAILING.values()))] if rows else []
+
+
+def _standing_parts(statements: list[Statement]) -> list[str | Table]:
+    rows = [
+        (
+            escaped(one.place),
+            latex(one.claim.statement),
+            escaped("-" if one.counts is None else ", ".join(f"{word} ({n})" for word, n in one.counts.items())),
+            escaped(_certificate(one)),
+            escaped(one.claim.id),
+        )
+        for one in statements
+    ]
+    return [Table(tuple(_STANDING), rows, tuple(_STANDING.values()))] if rows else []
+
+
+def _what_is_wrong(of: Statement) -> str:
+    """The kind of the fault, and the note on the printed form or, without one, on the correction."""
+    if of.fault is None:
+        return ""
+    notes = [of.claim.note, of.correction.note if of.correction is not None else ""]
+    kept = (" ".join(one for one in _SENTENCES.split(note) if not one.startswith(_HOW)).strip() for note in notes)
+    why = next(filter(None, kept), "")
+    maybe = f" ({_OF_THE_TEXT})" if of.fault.extraction else ""
+    said = f"{_WEIGHTS[of.fault.weight][1]}{maybe}"
+    said = f"{said[0].upper()}{said[1:]}"
+    return f"{said}: {why}" if why else f"{said}."
+
+
+def _correction(of: Statement) -> str:
+    """The corrected form in LaTeX, and on how many problems it is unresolved."""
+    if of.correction is None:
+        return "none is recorded"
+    open_on = (of.correction_counts or {}).get(Judgement.UNRESOLVED, 0)
+    maybe = f" (unresolved on {counted(open_on, 'problem')})" if open_on else ""
+    return f"{latex(of.correction.statement)}{maybe}"
+
+
+def _certificate(of: Statement) -> str:
+    if of.row is None:
+        return "none"
+    if of.certified is None:
+        return f"none: {of.row['uncertified']}"
+    return f"{of.certified} on: {of.row['problem']}"
