@@ -24,6 +24,7 @@ from flowsim._core.files import held
 from flowsim.claims import Claim, find_claims
 from flowsim.claims.statements import polyak_lojasiewicz
 from flowsim.cli import main
+from flowsim.cli import run as run_module
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.prompt_risk import risk
 from flowsim.papers import ALL_CLAIMS
@@ -230,6 +231,22 @@ def test_an_unknown_claim_or_paper(arguments, message, capsys):
 def test_an_epsilon_that_is_none(file, capsys):
     assert main.main(["init", str(file), "--epsilon", "0"]) == 2
     assert "--epsilon must be positive" in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["init.scal=0.1,0.2"], 'init.scal is not a known field; did you mean "init.scale"?'),
+        (["init.scale=geom:0:1:3"], "init.scale"),
+        (["init.scale=0.1", "--claims", "zhang2023.lemma-9.*"], "zhang2023.lemma-9.*"),
+        (["init.scale=0.1", "--coordinator", "localhost:1"], "--explore must be left out with --coordinator"),
+    ],
+)
+def test_sliders_that_cannot_be_are_refused_before_a_run(arguments, message, file, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run_module, "run_in", lambda *_, **__: pytest.fail("it was integrated"))
+    assert run(file, tmp_path / "out", "--explore", *arguments) == 2
+    assert message in one_line(capsys)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,19 @@ def test_what_was_integrated_before_an_interruption_is_kept(tmp_path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
 
 
+def test_a_run_writes_the_page_beside_its_report_with_its_claims_and_links_to_it(tmp_path):
+    file, out, alone = tmp_path / "problem.toml", tmp_path / "out", tmp_path / "alone.html"
+    file.write_text(toml.write(TABLES))
+    grid, pattern = "init.scale=0.1,0.3", "zhang2023.lemma-5.4.*"
+    assert main.main(["run", str(file), "--out", str(out), "--claims", pattern, "--explore", grid]) == 0
+    assert main.main(["explore", str(file), "--out", str(alone), "--claims", pattern, "--over", grid]) == 0
+    assert data_of(out / "explore.html") == data_of(alone)
+    assert len(data_of(alone)["claims"]) > 1
+    assert (out / "report.html").read_text().count('href="explore.html"') == 1
+    expected = ["explore.html", "figures", "problem.toml", "report.html", "trajectory.npz", "verdicts.json"]
+    assert sorted(path.name for path in out.iterdir()) == expected
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no browser")
 def test_a_browser_shows_the_chosen_cell(page, tmp_path):
     moved = tmp_path / "moved.html"

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jax.sharding import Mesh
 
@@ -19,6 +20,9 @@ from flowsim.report.documents import summary, uncertified
 from flowsim.report.facts import run_facts, sharp_constants
 from flowsim.report.tex import verdicts_table
 
+if TYPE_CHECKING:
+    from flowsim.report.explore import Explorable
+
 
 def run(
     path: pathlib.Path,
@@ -32,17 +36,22 @@ def run(
     strict: bool,
     format: str,
     tex: bool,
+    explore: Sequence[str],
     quiet: bool,
     devices: str | None,
     hosts: Hosts,
 ) -> int:
     """Integrate a problem, judge the claims about it and draw. All files are written to the folder ``out``.
 
-    **Arguments:** certify: the time for the certificate of each claim; None without certificates.
+    **Arguments:**
+
+    - certify: the time for the certificate of each claim; None without certificates.
+    - explore: axes of a grid, as for `flowsim explore`, whose page is written beside the report.
     """
     check_format(format)
     seconds = False if certify is None else seconds_of("--certify-budget", certify)
     spec = spec_of(tables_of(path), overrides)
+    page = _page(path, out, explore, overrides, claims, hosts)
     mesh = _mesh(spec, devices, hosts)
     first = is_first(mesh)
     talks = first and not (quiet or as_json)
@@ -55,13 +64,17 @@ def run(
             write_whole(out / "verdicts.tex", lambda file: file.write(verdicts_table(found.verdicts).encode()))
         if as_json:
             print_json(found.document())
+        if page is not None:
+            from flowsim.report.explore import write_explored
+
+            write_explored(page, talks)
         from flowsim.report.drawing import draw_run  # slow to import: not before the table
 
-        facts = draw_run(found, out, facts, format)
+        facts = draw_run(found, out, facts, format, explored=None if page is None else page.out.name)
         if talks:
             print(*(f"{label}: {text}" for label, text in facts.items()), "", sep="\n")
         if not as_json:
-            print(f"report: {out / 'report.html'}")
+            print(f"report: {out / 'report.html'}", *([] if page is None else [f"page: {page.out}"]), sep="\n")
     status = found.trajectory.status
     if not status.finished:
         if first and not as_json:
@@ -70,6 +83,25 @@ def run(
             print(f"The integration was not finished ({why}): {judged}. {status.advice}")
         return UNFINISHED
     return exit_status(strict, found.verdicts)
+
+
+def _page(
+    path: pathlib.Path,
+    out: pathlib.Path,
+    explore: Sequence[str],
+    overrides: Sequence[str],
+    claims: str | None,
+    hosts: Hosts,
+) -> "Explorable | None":
+    """The page with sliders, with all of its axes checked; None if none is wanted."""
+    if not explore:
+        return None
+    if hosts.coordinator is not None:
+        refuse("--explore", "left out with --coordinator: flowsim explore writes the page", "it is given")
+    from flowsim.cli.sweep import grid_of  # slow to import, as is the page
+    from flowsim.report.explore import to_explore
+
+    return to_explore(*grid_of(path, explore, overrides), out / "explore.html", claims)
 
 
 def _print_verdicts(found: Run) -> None:

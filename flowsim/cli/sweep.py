@@ -17,7 +17,7 @@ from flowsim.experiments.sweep.judged import Asked
 from flowsim.experiments.sweep.maps import Map
 from flowsim.experiments.sweep.planning import checked
 from flowsim.problem import toml
-from flowsim.report.explore import explored
+from flowsim.report.explore import to_explore, write_explored
 
 
 def sweep(
@@ -40,7 +40,7 @@ def sweep(
     """Integrate the problem over a grid of its fields and draw the map, or integrate a part of the grid. All files are
     written to the folder ``out``.
     """
-    tables, axes = _grid(path, over, overrides)
+    tables, axes = grid_of(path, over, overrides)
     mesh = mesh_over(devices, Hosts())
     plan = checked(tables, axes, Asked(claims), disk_budget, mesh)
     unfinished, part = Map(tables, axes, {}, out, claims), part_of(shard, out)
@@ -82,12 +82,12 @@ def explore(
     quiet: bool,
 ) -> int:
     """Write a page with sliders over the flows of the problem over a grid of its fields."""
-    tables, axes = _grid(path, over, overrides)
-    print(f"page: {explored(tables, axes, out, claims, not quiet)}")
+    page = to_explore(*grid_of(path, over, overrides), out, claims)
+    print(f"page: {write_explored(page, not quiet)}")
     return FINISHED
 
 
-def _grid(path: pathlib.Path, over: Sequence[str], overrides: Sequence[str]) -> tuple[Document, tuple[GridAxis, ...]]:
+def grid_of(path: pathlib.Path, over: Sequence[str], overrides: Sequence[str]) -> tuple[Document, tuple[GridAxis, ...]]:
     """What all cells share, and the axes."""
     tables = dict(tables_of(path))
     for assignment in overrides:

@@ -19,7 +19,9 @@ from flowsim.report.plots.plateaus import of_plateaus
 from flowsim.report.plots.verdicts import of_judged
 
 
-def draw_run(run: Run, out: str | os.PathLike, facts: Mapping[str, str], format: str) -> dict[str, str]:
+def draw_run(
+    run: Run, out: str | os.PathLike, facts: Mapping[str, str], format: str, explored: str | None = None
+) -> dict[str, str]:
     """Draw the figures of a run and write report.html, and test_risk.npz where its problem has a table [test].
 
     **Arguments:**
@@ -28,6 +30,7 @@ def draw_run(run: Run, out: str | os.PathLike, facts: Mapping[str, str], format:
     - out: the folder of the run.
     - facts: texts by label that the page shows about the end of the flow, as `run_facts` gives it.
     - format: of the figures, png, svg, pdf or pgf.
+    - explored: the name of a page with sliders in the folder, which the report links to.
 
     **Returns:** the facts, with the risk on the prompts of [test].
     """
@@ -50,5 +53,7 @@ def draw_run(run: Run, out: str | os.PathLike, facts: Mapping[str, str], format:
     more = judged | own | of_verdicts(run.verdicts, trajectory) | of_band(trajectory, run.band)
     more |= of_plateaus(trajectory) | of_matrices(trajectory, limits)
     figures = plots.draw_all(out / FIGURES, trajectory, predicted, format, tested, more)
-    write_report(out / "report.html", problem.spec, trajectory, run.verdicts, figures, predicted, told, captions)
+    write_report(
+        out / "report.html", problem.spec, trajectory, run.verdicts, figures, predicted, told, captions, explored
+    )
     return told

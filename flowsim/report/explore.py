@@ -8,7 +8,7 @@ import os
 import pathlib
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat
 
 import equinox as eqx
 import jax
@@ -74,13 +74,21 @@ def explore(
     **Raises:** `ProblemError`, a `ValueError`, in one line, before anything is integrated.
     """
     axes = tuple(GridAxis.of(field, values) for field, values in over.items())
-    return explored(maps.tables_of(problem), axes, pathlib.Path(out), claims, progress)
+    return write_explored(to_explore(maps.tables_of(problem), axes, pathlib.Path(out), claims), progress)
 
 
-def explored(
-    tables: Document, axes: tuple[GridAxis, ...], out: pathlib.Path, claims: str | None, progress: bool
-) -> pathlib.Path:
-    """As `explore`, of a problem as tables and of axes."""
+class Explorable(NamedTuple):
+    """A page that can be written: the map that it shows, its cells and their problems, and the claims by margin."""
+
+    out: pathlib.Path
+    unfinished: Map
+    plan: SweepPlan
+    problems: list[Problem]
+    named: dict[str, list[Claim]]
+
+
+def to_explore(tables: Document, axes: tuple[GridAxis, ...], out: pathlib.Path, claims: str | None) -> Explorable:
+    """What `explore` checks before anything is integrated, of a problem as tables and of axes."""
     if out.suffix != ".html" or out.is_dir():
         refuse("--out", "a file that ends with .html", f"it is {out}")
     _check_size(math.prod(grid_shape(axes)), 0, 0)  # before so many problems are built
@@ -92,6 +100,12 @@ def explored(
     # Each grid has its own folder: the batches of another grid, or of other software, are not in the way.
     digest = hashlib.sha256(origin([claims, *(spec.identity for spec in plan.cells)]).encode()).hexdigest()
     unfinished = Map(tables, axes, {}, out.with_name(f"{out.name}.{digest[:12]}.parts"), claims, curves=True)
+    return Explorable(out, unfinished, plan, problems, named)
+
+
+def write_explored(page: Explorable, progress: bool) -> pathlib.Path:
+    """Integrate the grid of a page, and write it."""
+    out, unfinished, plan, problems, named = page
     with folder_of(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
         found = maps.entered(unfinished, plan, True, progress, None, None)

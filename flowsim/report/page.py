@@ -39,6 +39,7 @@ def write_report(
     predictions: Predictions | None,
     facts: Mapping[str, str],
     captions: Mapping[str, str] | None = None,
+    explored: str | None = None,
 ) -> None:
     """Write report.html, a self-contained page with problem, verdicts, figures and the settings of the computation.
 
@@ -52,6 +53,7 @@ def write_report(
     - predictions: what a paper predicts for the start, or None.
     - facts: further results at the end of the flow, text by label.
     - captions: of figures that have no caption here.
+    - explored: the name of a page with sliders in the same folder, to which a link leads.
 
     **Raises:** `ValueError` on a figure that a page cannot show.
     """
@@ -83,6 +85,7 @@ def write_report(
         promised=predictions.promised if predictions else {},
         facts=facts,
         captions=_captions(predictions) | dict(captions or {}),
+        explored=explored,
         versions=versions(),
     )
     write_whole(path, lambda file: file.write(html.encode()))

@@ -34,6 +34,7 @@ Overrides = Annotated[
     tyro.conf.arg(name="set", metavar="FIELD=VALUE", help="override fields of the problem, such as init.scale=0.3"),
 ]
 Axes = Annotated[Texts, tyro.conf.UseAppendAction, tyro.conf.arg(name="over", metavar="FIELD=VALUES")]
+Explored = Annotated[Texts, tyro.conf.UseAppendAction, tyro.conf.arg(name="explore", metavar="FIELD=VALUES")]
 ClaimIds = Annotated[tyro.conf.Positional[tuple[str, ...]], if_given("[CLAIM_ID ...]", "without one, flowsim only")]
 ClaimId = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")]
 Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]

@@ -8,6 +8,7 @@ import tyro
 from flowsim.cli.commands.options import (
     Axes,
     Devices,
+    Explored,
     Folder,
     Jobs,
     Overrides,
@@ -34,6 +35,7 @@ def run(
     strict: bool = False,
     format: Literal["png", "svg", "pdf", "pgf"] = "png",
     tex: bool = False,
+    explore: Explored = (),
     quiet: bool = False,
     devices: Devices = None,
     coordinator: Annotated[str | None, if_given("HOST:PORT|auto")] = None,
@@ -55,6 +57,8 @@ def run(
         strict: exit with status 1 if a claim is violated.
         format: of the figures; pgf needs pdflatex.
         tex: also write verdicts.tex, a table for a paper.
+        explore: also write DIR/explore.html, a page with a slider over these values, as `explore` does with --over;
+            repeat for each slider.
         quiet: print neither progress nor table.
         devices: how many of each process share the samples of a Monte Carlo loss; all: those that JAX finds.
         coordinator: where process 0 listens, for a run on several hosts; auto asks Slurm or Open MPI.
@@ -76,6 +80,7 @@ def run(
         strict=strict,
         format=format,
         tex=tex,
+        explore=sum(explore, ()),
         quiet=quiet,
         devices=devices,
         hosts=Hosts(coordinator, processes, process, join_timeout),
