@@ -74,6 +74,7 @@ def test_every_statement_has_one_row_and_those_that_fail_the_weightiest_first(pa
 def test_without_the_repository_the_page_says_so_and_calls_nothing_held(tmp_path):
     found = review_of_paper(PAPER, tmp_path)
     assert "17 are not known to fail; 2 fail" in str(found)
+    assert "whether those that are not known to fail hold" in found.lines[-1]
     assert "not in an installed package" in " ".join(found.rests_on)
     assert not rows(found, "Statements that hold")
     assert len(rows(found, "Other statements")) == 17

@@ -46,7 +46,7 @@ def run(
     **Arguments:**
 
     - certify: the time for the certificate of each claim; None without certificates.
-    - explore: axes of a grid, as for `flowsim explore`, whose page is written beside the report.
+    - explore: axes of a grid, as for `flowsim explore`, whose page is written next to the report.
     """
     check_format(format)
     seconds = False if certify is None else seconds_of("--certify-budget", certify)

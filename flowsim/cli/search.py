@@ -148,7 +148,8 @@ def _written(page: "AbstractPage", out: pathlib.Path) -> int:
     """Print the lines for a review, and write the page."""
     with folder_of(out):
         out.mkdir(parents=True, exist_ok=True)
-        print(page, *(f"page: {path}" for path in page.save(out)), sep="\n")
+        written = page.save(out)
+    print(page, *(f"page: {path}" for path in written), sep="\n")
     return FINISHED
 
 

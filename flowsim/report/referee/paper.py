@@ -239,6 +239,8 @@ def _certificates_line(failing: list[Statement], others: list[Statement]) -> str
 
 def _not_checked(statements: Iterable[Statement]) -> Iterator[str]:
     yield "the arguments of the proofs, and problems other than those that each claim lists"
+    if any(one.counts is None for one in statements):
+        yield "whether those that are not known to fail hold, as the ledger is not at hand"
     if places := [one.place for one in statements if one.counts is not None and not one.settled and one.fault is None]:
         yield f"what could not be decided on some problem ({'; '.join(places)})"
     if places := [one.place for one in statements if one.fault is not None and one.fault.extraction]:
