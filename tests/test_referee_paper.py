@@ -46,6 +46,8 @@ def test_the_command_writes_the_page_and_prints_the_counts(tmp_path, capfd):
     assert "are fixed points too" in found["html"]
     assert "http" not in found["html"].replace("http://www.w3.org", "")
     assert "longtable" in found["tex"]
+    assert r"zhang2025.\allowbreak{}eq-9" in found["tex"]
+    assert not re.search(r"\d\.\\allowbreak\{\}\d", found["tex"])
     for table in re.findall(r"(?:^\|.*\|\n)+", found["md"], re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
     for name in re.findall(r"\\begin\{(\w+)\}", found["tex"]):

@@ -17,7 +17,7 @@ from flowsim.report.tex import LONGEST
 
 _VERT = r"\\vert "
 _BAR = re.compile(r"(?<!\\)[|]")
-_DOT = re.compile(r"(?<=[a-z0-9])[.](?=[a-z0-9])")  # inside an id, at which LaTeX may break it
+_DOT = re.compile(r"(?<=[a-z0-9])[.](?=[a-z]{2})")  # inside an id, at which LaTeX may break it
 
 
 class Table(NamedTuple):

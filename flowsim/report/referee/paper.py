@@ -302,5 +302,5 @@ def _certificate(of: Statement) -> str:
     if of.row is None:
         return "none"
     if of.certified is None:
-        return f"none: {of.row['uncertified']}"
+        return str(of.row["uncertified"])
     return f"{of.certified} on: {of.row['problem']}"
