@@ -302,5 +302,6 @@ def _certificate(of: Statement) -> str:
     if of.row is None:
         return "none"
     if of.certified is None:
-        return str(of.row["uncertified"])
+        reason = str(of.row["uncertified"])
+        return reason if reason.startswith("none") else f"none: {reason}"
     return f"{of.certified} on: {of.row['problem']}"
