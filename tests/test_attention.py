@@ -238,6 +238,7 @@ def test_the_least_loss_of_low_rank_is_that_of_the_largest_components(H, R, d):
     np.testing.assert_allclose(loss.least_model().balances, 0, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainable", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("query_token", [False, True])
 def test_more_than_d_heads_have_the_least_loss_of_any(query_token, trainable):
@@ -417,7 +418,7 @@ def problem(model=None, task=None, init=None, loss=None):
         ({}, ("v", "U")),
         ({"heads": 3, "keys": "separate", "rank": 2}, ("v", "k", "q")),
         ({"heads": 2, "blocks": "all", "guess": "trainable"}, ("p", "Q", "w")),
-        ({"blocks": "all", "query_token": True}, ("p", "Q")),
+        pytest.param({"blocks": "all", "query_token": True}, ("p", "Q"), marks=pytest.mark.slow),
     ],
 )
 def test_problem_files_say_all_of_it(model, names):
@@ -547,7 +548,13 @@ def test_heads_of_another_kind_are_refused():
 
 
 @pytest.mark.parametrize(
-    "model", [{"keys": "merged"}, {"keys": "separate", "heads": 2}, {"blocks": "all"}, {"blocks": "all", "heads": 3}]
+    "model",
+    [
+        {"keys": "merged"},
+        {"keys": "separate", "heads": 2},
+        {"blocks": "all"},
+        pytest.param({"blocks": "all", "heads": 3}, marks=pytest.mark.slow),
+    ],
 )
 def test_a_problem_file_has_a_guess_in_any_dimension(model):
     guess = {"linear": [1.0, 2.0, -1.0], "bias": 0.5}
@@ -598,6 +605,7 @@ def test_a_least_model_that_is_not_finite_is_no_exact_minimum():
     assert kinds == ["exact", "numerical"]
 
 
+@pytest.mark.slow
 def test_a_replicate_of_a_reparametrized_loss_is_no_lower_than_its_minimum_at_the_least_model():
     law = SampledLaw(WishartDraw(np.diag([1.0, 0.5]), 4), 256)
     one_layer = RandomCovarianceLoss(RandomCovarianceRegression(law, 5))
@@ -607,7 +615,12 @@ def test_a_replicate_of_a_reparametrized_loss_is_no_lower_than_its_minimum_at_th
 
 
 @pytest.mark.parametrize(
-    "guess", [{}, {"w": [0.3, -0.2, 0.1], "bias": 0.2}, {"w": [0.3, -0.2, 0.1], "trainable": True}]
+    "guess",
+    [
+        {},
+        {"w": [0.3, -0.2, 0.1], "bias": 0.2},
+        pytest.param({"w": [0.3, -0.2, 0.1], "trainable": True}, marks=pytest.mark.slow),
+    ],
 )
 def test_the_excess_of_low_rank_keeps_its_digits_down_to_the_minimum(guess):
     """Near a minimum it is quadratic in the distance, at 1e-11 of it too, where a difference of losses is rounding."""

@@ -420,6 +420,7 @@ def test_strict_tells_a_violation_by_the_status(file, finished, monkeypatch, cap
         assert main.main([*command, "--strict"]) == 1
 
 
+@pytest.mark.slow
 def test_figures_in_another_format(file, tmp_path):
     assert run(file, tmp_path / "out", "--quiet", "--format", "svg") == 0
     assert {path.suffix for path in (tmp_path / "out" / "figures").iterdir()} == {".svg"}

@@ -109,6 +109,7 @@ def test_the_population_error_is_that_of_the_layer_without_a_row_of_labels(task)
     np.testing.assert_allclose(2 * error, flowsim.risk(layer, task, N), rtol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task", [pytest.param(NOISY, id="noisy", marks=pytest.mark.slow), pytest.param(SHIFTED, id="shifted")]
 )

@@ -269,6 +269,7 @@ def rate(flow):
 """
 
 
+@pytest.mark.slow
 def test_a_run_and_the_commands_say_for_all_t(tmp_path, capfd):
     (tmp_path / "own.py").write_text(OWN)
     own, out = f"{tmp_path / 'own.py'}", tmp_path / "certificate.json"

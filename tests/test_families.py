@@ -129,6 +129,7 @@ def test_numbers_far_below_the_distance_of_the_end_to_the_limit_are_known():
     assert np.all(found.errors < 1e-10)
 
 
+@pytest.mark.slow
 def test_a_logarithm_is_not_of_the_order_of_its_power():
     squared = ladder([10.0**-power for power in (1, 2, 4, 8, 16, 32, 64)])
     times_log = lambda a: a * jnp.log(1 / a)
@@ -140,6 +141,7 @@ def test_a_logarithm_is_not_of_the_order_of_its_power():
     assert only(squared, of_start(flowsim.power_law, times_log, 1.1, 0.05, bounds="above")).verdict == "violated"
 
 
+@pytest.mark.slow
 def test_powers_of_a_parameter_that_grows():
     growing = ladder([10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0])
     of = lambda a: 1 / (a + 3)

@@ -241,6 +241,7 @@ def test_other_contents_of_a_sweep_are_refused(swept, file, tmp_path, capsys):
         assert (swept / "sweep.json").read_text() == content
 
 
+@pytest.mark.slow
 def test_the_map_of_another_sweep_is_refused(swept, file, tmp_path, capsys):
     assert sweep(file, swept, "--resume") == 0
     (tmp_path / "stray").mkdir()

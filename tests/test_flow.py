@@ -397,7 +397,7 @@ class BlowUp(eqx.Module):
 
 
 @pytest.mark.parametrize("cliff", [Cliff, Gap])
-@pytest.mark.parametrize("solver", ["implicit", "explicit"])
+@pytest.mark.parametrize("solver", [pytest.param("implicit", marks=pytest.mark.slow), "explicit"])
 def test_a_field_or_a_loss_that_turns_nan_is_never_finished(solver, cliff):
     trajectory = gradient_flow(FunctionLoss(cliff(jnp.asarray(0.5))), Scalar(jnp.asarray(1.0)), solver=solver)
     assert trajectory.status in (Status.NONFINITE, Status.NEWTON)
@@ -595,7 +595,7 @@ def compilations():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.mark.parametrize("solver", ["auto", "implicit"])
+@pytest.mark.parametrize("solver", ["auto", pytest.param("implicit", marks=pytest.mark.slow)])
 def test_values_of_one_shape_share_one_compilation(compilations, solver):
     def run(scale, context_length, rtol, t1):
         loss, start = small_problem(3, scale, context_length)

@@ -84,6 +84,7 @@ def test_unequal_factors_keep_what_they_conserve(scale):
     assert half_time(run) == pytest.approx(inverse / (2 * scale), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_so_does_a_flow_in_lockstep():
     @jax.jit
     @jax.vmap
@@ -120,7 +121,7 @@ def three_heads(minimum=0.0):
         pytest.param(1e-80, marks=[pytest.mark.slow, pytest.mark.long]),
     ],
 )
-@pytest.mark.parametrize("minimum", [0.0, None])
+@pytest.mark.parametrize("minimum", [pytest.param(0.0, marks=pytest.mark.slow), None])
 def test_three_heads_leave_one_after_the_other_however_small(scale, minimum):
     """Tiny heads creep beside those that have come to rest, where neither Hessian nor gradient tells."""
     run = gradient_flow(three_heads(minimum), Three(*[jnp.full(3, scale)] * 3))

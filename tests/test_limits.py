@@ -349,6 +349,7 @@ def test_the_least_norm_of_equations_that_nearly_repeat_each_other():
         assert abs(value - (2 / gap - 1)) <= bound
 
 
+@pytest.mark.slow
 def test_a_least_norm_is_an_expected_side():
     """From a small start, |beta|_1 of a diagonal net tends to little more than the least one."""
     X, y = np.asarray([[1.0, 2.0, 0.5], [0.0, 1.0, -1.0]]), np.asarray([1.0, 0.4])

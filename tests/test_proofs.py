@@ -85,6 +85,7 @@ def test_a_flow_through_a_plateau_is_enclosed():
     assert radius < 1e-12
 
 
+@pytest.mark.slow
 def test_the_numerical_flow_is_within_the_enclosure_and_its_own_error():
     loss = flowsim.LinearAttentionLoss(flowsim.LinearRegression(jnp.diag(jnp.asarray([0.5, 2.0])), 10))
     start = flowsim.LinearAttention(0.3 * jnp.eye(2), jnp.asarray(0.5))

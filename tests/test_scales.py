@@ -102,7 +102,7 @@ def test_each_weight_leaves_at_its_own_time(problem, scale):
         assert abs(late) < 1e-9 * t
 
 
-@pytest.mark.parametrize("problem", [beside, ladder, product])
+@pytest.mark.parametrize("problem", [*(pytest.param(one, marks=pytest.mark.slow) for one in (beside, ladder)), product])
 def test_so_does_a_flow_in_lockstep(problem):
     _, _, times, _ = problem(0.1)
 

@@ -236,6 +236,7 @@ def test_chunks_of_a_stopped_run_are_taken_up_by_another_process(folder, tmp_pat
     assert chunk.stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_claims_of_a_problem_file_can_be_chosen_by_a_pattern(tmp_path, capsys):
     (tmp_path / "problem.toml").write_text(
         "[task]\ncontext_length = 10\ncovariance = [[0.5, 0.1], [0.1, 1]]\n[init]\nscale = 0.3\n[flow]\nt1 = 1.0\n"

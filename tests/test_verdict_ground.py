@@ -127,6 +127,7 @@ def test_a_decay_of_many_decades_is_known_to_its_digits(factor, refused):
     assert judged(compare, parabola(), weight(1), times=[1.0, 44.0, 100.0]).verdict is not refused
 
 
+@pytest.mark.slow
 def test_the_dense_solver_follows_a_decay_to_its_last_decade():
     flow = gradient_flow(parabola(), weight(1), times=[1.0, 44.0, 100.0], rtol=1e-10)
     np.testing.assert_allclose(flow.models.x, np.exp(-np.asarray(flow.t)), rtol=1e-8)
@@ -259,6 +260,7 @@ def long_way(m: Factors, rate: jax.Array) -> jax.Array:
     return (m.a**2 + rate * m.b**2) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [1e-12, 1e-14])
 def test_an_allowance_of_ones_own_does_not_stand_in_for_a_long_way(rate):
     """The way to the limit is known, and is long."""
@@ -314,6 +316,7 @@ def valley_across(m: Weight, width: jax.Array) -> jax.Array:
     return jnp.sum(m.x - 1) ** 2 / 4 + 2 * ((m.x[0] - m.x[1]) ** 2 / width - width) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [*(pytest.param(one, marks=pytest.mark.slow) for one in (1e-2, 1e-3)), 1e-5])
 def test_a_narrow_valley_that_rounding_chooses_is_none_of_a_symmetric_start(width):
     """x = y for all t, and rounding leads to x - y = +-width."""

@@ -24,7 +24,7 @@ def rest_of_the_way(loss, model):
     return way_to_go(Landscape(field, lambda model: None, loss), model, model)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))])
 def test_the_way_of_a_quadratic_is_at_least_its_length(seed):
     """x(t) - x is known in the eigenbasis of X^T X: its length by quadrature, also along flat directions."""
     rng = np.random.default_rng(100 + seed)
