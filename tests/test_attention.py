@@ -156,6 +156,7 @@ def test_the_loss_is_that_of_quadrature_with_three_examples_in_the_plane(kind):
     assert float(AttentionLoss(task, model)(model)) == pytest.approx(by_quadrature(task, model), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_search")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_is_that_of_drawn_prompts(kind):

@@ -86,6 +86,7 @@ def units(folder: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_judged_again(file, tmp_path, judged):
     first = audited(file, tmp_path / "units")
     assert [entry.verdict.verdict for entry in first] == VERDICTS

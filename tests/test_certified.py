@@ -99,6 +99,7 @@ def test_a_run_proves_refutes_or_says_why_not_and_measures_the_same(problem, tmp
     ] == (plain.verdicts)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_interrupted_tries_only_what_is_left(problem, tmp_path, tried, monkeypatch):
     out, keep = tmp_path / "out", kept.Kept.save
 
@@ -123,9 +124,10 @@ def test_a_run_that_was_interrupted_tries_only_what_is_left(problem, tmp_path, t
     assert tried == [*NAMES, "mine.faster", "mine.gamma"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "planted", "shown"),
-    [("faster", "holds", "refuted"), pytest.param("slower", "violated", "proved", marks=pytest.mark.slow)],
+    [("faster", "holds", "refuted"), ("slower", "violated", "proved")],
 )
 def test_a_certificate_that_contradicts_what_was_measured_stops_the_run(
     name, planted, shown, mine, problem, tmp_path, monkeypatch, capfd

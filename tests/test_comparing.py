@@ -174,6 +174,7 @@ def large(monkeypatch):
     comparing._program.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_flow_of_many_weights_is_judged_as_others_are(run, large):
     large.undo()
     before = flowsim.judge(CLAIMS, LOSS, run)
@@ -189,6 +190,7 @@ def test_a_flow_of_many_weights_is_judged_as_others_are(run, large):
         assert other.margin == pytest.approx(one.margin, rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_claim_of_many_weights_is_not_taken_for_one_that_is_gone(run, large):
     """Python gives the place of an object that is gone to the next one."""
     panel = comparing.Panel()

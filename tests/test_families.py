@@ -158,6 +158,7 @@ def test_a_power_needs_positive_numbers_in_order():
     assert "in order" in only(mixed, of_start(flowsim.power_law, lambda a: a, 1, 0.1)).note
 
 
+@pytest.mark.slow
 def test_a_comparison_is_judged_at_every_member(shrinking):
     @flowsim.claim("mine.order", "notes")
     def ordered(flow):
@@ -283,6 +284,7 @@ def test_bad_families_are_refused_in_one_line(shrinking):
         shrinking.measured(flowsim.claim("mine.a", "notes", statement="a")(lambda flow: flowsim.at_least(flow.t, 0.0)))
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_no_number_or_differs_among_the_members_is_refused():
     loss = flowsim.FunctionLoss(lambda net: jnp.sum((net.a * net.b - 1.0) ** 2), minimum=0.0)
     of_size = lambda size: (loss, Net(jnp.full(size, 0.1), jnp.full(size, 0.2)))

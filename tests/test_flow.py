@@ -24,7 +24,8 @@ from flowsim.models import LinearAttention
 
 GENERIC = [systems.quadratic, systems.quartic, systems.two_layers]
 ROUTES = [(system, solver) for system in GENERIC for solver in ("implicit", "explicit")]
-ROUTES += [(systems.balanced_scalar, solver) for solver in ("auto", "implicit", "explicit")]
+ROUTES += [(systems.balanced_scalar, solver) for solver in ("auto", "implicit")]
+ROUTES += [pytest.param(systems.balanced_scalar, "explicit", marks=pytest.mark.slow)]
 
 
 def small_problem(d=3, scale=0.3, context_length=10.0):

@@ -239,7 +239,8 @@ def test_a_valley_above_the_known_minimum_is_an_end_for_tiny_weights_beside_it()
     assert np.max(np.asarray(run.end.a)[1:]) < 1e-10
 
 
-@pytest.mark.parametrize("minimum", [0.0, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("minimum", [0.0, None])
 def test_matrices_and_vectors_from_1e_20_reach_the_minimum(minimum):
     """Two heads v k q^T in a rotated basis, of which one is left tiny in the entries of no weight alone."""
     rng = np.random.default_rng(0)
@@ -255,6 +256,7 @@ def test_matrices_and_vectors_from_1e_20_reach_the_minimum(minimum):
     assert float(run.loss[-1]) < 1e-11
 
 
+@pytest.mark.slow
 def test_one_that_becomes_infinite_is_never_finished():
     loss = FunctionLoss(lambda m: -(m.a**3) / 3)
     start = three(1.0)

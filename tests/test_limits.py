@@ -115,13 +115,14 @@ def test_the_limit_in_a_continuum_or_of_many_weights_is_known_to_ten_digits(prob
     assert all(verdict.floor is not None and verdict.floor < 1e-8 for verdict in (true, false))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "problem",
     [
         pytest.param(functools.partial(deep, True, "plain"), id="balanced"),
-        pytest.param(functools.partial(deep, False, "covariance"), id="covariance", marks=pytest.mark.slow),
-        pytest.param(diagonal, id="diagonal", marks=pytest.mark.slow),
-        pytest.param(ridge, id="ridge", marks=pytest.mark.slow),
+        pytest.param(functools.partial(deep, False, "covariance"), id="covariance"),
+        pytest.param(diagonal, id="diagonal"),
+        pytest.param(ridge, id="ridge"),
     ],
 )
 def test_a_limit_is_known_far_beyond_a_default_stop(problem):
@@ -261,6 +262,7 @@ def attention():
     return loss, Weights(jnp.zeros(3)), lambda net: jax.nn.softmax(keys @ net.w)[0]
 
 
+@pytest.mark.slow
 def test_where_weights_diverge_the_reason_says_so_and_the_loss_has_a_limit():
     loss, start = logistic()
     run = flowsim.gradient_flow(loss, start, t1=1e8)

@@ -103,6 +103,7 @@ def counted(monkeypatch):
     return numbers
 
 
+@pytest.mark.slow
 def test_a_sweep_of_ones_own_problem_is_that_of_its_runs(own):
     cells = cells_of({"make": own}, "scale=geom:1e-8:0.3:5", "seed=0,1")
     together, alone = both(cells)

@@ -153,6 +153,7 @@ def test_a_saddle_that_a_tiny_weight_can_still_leave_is_no_stop(scale):
     assert stays.status is Status.GRAD_NORM and float(stays.end.w[1]) == 0.0
 
 
+@pytest.mark.slow
 def test_a_gradient_whose_square_is_zero_is_a_gradient():
     """From 1e-160 the flow of (ab - 1)^2/2 with no known minimum leaves, alone and in lockstep."""
     loss, start, (t,), lateness = product(1e-160)
@@ -214,12 +215,13 @@ def test_weights_that_are_held_fixed_decide_nothing_by_staying(count):
     assert judge_on(true, evidence).verdict is not Judgement.VIOLATED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scale",
     [
-        pytest.param(1e-1, marks=pytest.mark.slow),
+        1e-1,
         1e-40,
-        pytest.param(1e-100, marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param(1e-100, marks=pytest.mark.long),
     ],
 )
 def test_statements_on_each_drop_are_decided_by_a_thousandth_of_its_time(scale):

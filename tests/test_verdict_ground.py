@@ -625,6 +625,7 @@ def test_the_limit_of_a_model_that_refuses_what_is_no_number():
     assert judged(compare, parabola(1.0), weight(3)).verdict is HOLDS
 
 
+@pytest.mark.slow
 def test_an_eigenvalue_of_the_limit_is_not_that_of_the_end():
     """The largest eigenvalue tends to 1 and is 1.1 where the run stops; balls of matrices have no eigenvalues."""
     loss = FunctionLoss(lambda m: jnp.sum((m.x - jnp.eye(2)) ** 2) / 2, minimum=0.0)
