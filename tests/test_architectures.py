@@ -97,6 +97,7 @@ def test_run_judges_and_draws_it(file, tmp_path, monkeypatch):
         assert arrays["eta"].ndim == 1 and arrays["excess"][-1] <= 1e-12 * arrays["excess"][0]
 
 
+@pytest.mark.slow
 def test_sweep_maps_it(file, tmp_path):
     out = tmp_path / "map"
     assert main.main(["sweep", str(file), "--over", "init.scale=0.01,0.1,1", "--out", str(out)]) == 0

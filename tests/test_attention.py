@@ -136,7 +136,7 @@ def test_models_predict_what_loops_over_heads_predict(kind):
     )
 
 
-@pytest.mark.parametrize(("d", "N"), [(1, 1), (1, 3), (2, 1), (2, 2)])
+@pytest.mark.parametrize(("d", "N"), [(1, 1), (1, 3), *(pytest.param(2, N, marks=pytest.mark.slow) for N in (1, 2))])
 @pytest.mark.usefixtures("_no_search")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_is_that_of_quadrature(kind, d, N):

@@ -361,6 +361,7 @@ def test_a_resumed_run_that_was_complete_is_not_integrated_again(finished, file,
     assert listing(finished) == RESULTS
 
 
+@pytest.mark.slow
 def test_a_run_with_a_test(file, finished, tmp_path, capsys):
     """The risk on other prompts is written, drawn, printed and reported, and is the one that Theorem 4.2 ends at."""
     out = tmp_path / "out"

@@ -286,6 +286,7 @@ def test_a_claim_reads_the_momentum_and_no_accuracy_that_was_not_measured(tmp_pa
         flowsim.check(nothing, loss, run)
 
 
+@pytest.mark.slow
 def test_the_limit_of_a_descent_is_bounded_by_its_own_steps():
     @flowsim.claim("test.limit", "test")
     def limit(descent):
@@ -488,6 +489,7 @@ class Bessel(eqx.Module):
         return jnp.sum(jax.scipy.special.i0e(model.x) * model.x**2) / 2
 
 
+@pytest.mark.slow
 def test_without_balls_a_margin_has_to_be_clear():
     loss, model = flowsim.FunctionLoss(Bessel()), Vector(jnp.asarray([0.5, 0.2]))
     run = flowsim.gradient_descent(loss, model, 0.5, 30)

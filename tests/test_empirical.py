@@ -172,6 +172,7 @@ def tends(factor):
     return sides
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "ridge"), [(4, 0.0), *(pytest.param(count, 0.0, marks=pytest.mark.slow) for count in (6, 9)), (4, 0.1)]
 )

@@ -200,6 +200,7 @@ def seeds():
     return flowsim.Family(drawn, {"seed": range(80)}, t1=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("probability", "verdict"), [(0.3, "holds"), (0.7, "violated"), (0.5, "unresolved")])
 def test_a_probability_over_independent_starts(seeds, probability, verdict):
     @flowsim.claim("mine.likely", "notes")

@@ -32,7 +32,7 @@ FEW = tuple(claim for claim in ALL_CLAIMS if claim.id == "zhang2023.lemma-5.4.pl
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(papers, "ALL_CLAIMS", FEW)
-    monkeypatch.setattr(drawing, "draw_run", lambda *arguments: {})
+    monkeypatch.setattr(drawing, "draw_run", lambda *arguments, **options: {})
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def unfinished(tmp_path_factory) -> tuple[pathlib.Path, pathlib.Path, bytes]:
     file.write_text(LONG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(papers, "ALL_CLAIMS", FEW)
-        patch.setattr(drawing, "draw_run", lambda *arguments: {})
+        patch.setattr(drawing, "draw_run", lambda *arguments, **options: {})
         for _ in range(2):
             assert run(file, out, "--resume", "--set", "flow.budget_seconds=1e-9") == 3
         assert run(file, folder / "whole") == 0

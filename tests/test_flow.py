@@ -349,6 +349,7 @@ def test_a_flow_without_an_end_goes_to_its_horizon():
     )
 
 
+@pytest.mark.slow
 def test_a_loss_without_a_known_minimum_stops_on_the_gradient():
     exact = systems.quadratic(n=3, condition=10.0)
     trajectory = gradient_flow(FunctionLoss(exact.loss.function), exact.start)

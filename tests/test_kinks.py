@@ -89,6 +89,7 @@ def test_a_limit_is_not_read_off_before_a_kink_even_with_an_allowance():
         assert flowsim.check(limit, loss, flow).verdict is not Judgement.HOLDS  # it is 0
 
 
+@pytest.mark.slow
 def test_a_kink_that_is_crossed_ends_nothing():
     loss = FunctionLoss(lambda m: jnp.sum(jnp.where(m.x > 1, m.x**2 / 2 + 1, 3 * m.x**2 / 2)), minimum=0.0)
     flow = gradient_flow(loss, Weight(jnp.asarray([2.0])))
@@ -100,6 +101,7 @@ def steep(m: Weight, rate: jax.Array) -> jax.Array:
     return (m.x[0] ** 2 + rate * m.x[1] ** 2) / 2 + jnp.sum(m.x**4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [1.0, 1e6, 1e11])
 def test_a_steep_field_is_no_kink(rate):
     loss = FunctionLoss(Form(steep, rate), minimum=0.0)

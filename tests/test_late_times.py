@@ -288,6 +288,7 @@ def test_a_known_minimum_is_not_needed():
     assert float(run.loss[-1]) < 1e-18
 
 
+@pytest.mark.slow
 def test_a_kink_in_a_late_drop_is_one():
     kinked = FunctionLoss(lambda m: LOSS.function(m) + jnp.maximum(m.a - 0.5, 0.0) / 2)
     run = gradient_flow(kinked, three(1e-15))
@@ -391,7 +392,8 @@ def test_a_false_identity_is_refused_by_a_little():
     assert judged(0.0) is Judgement.HOLDS and judged(1e-6) is Judgement.VIOLATED
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1e-11, pytest.param(1e-20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [1e-6, 1e-11, 1e-20])
 def test_a_drop_at_the_end_is_no_kink(scale):
     """All of the drop may be within a hundred-thousandth of the time, as little as a kink has before it."""
     run = gradient_flow(LOSS, three(scale))

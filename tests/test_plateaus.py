@@ -133,6 +133,7 @@ def test_where_the_flow_is_slowest():
     assert start.slowest == pytest.approx(np.log(19.0) / 4, rel=0.2)  # an output time
 
 
+@pytest.mark.slow
 def test_a_convergence_that_never_hesitates_is_one_plateau():
     system = quadratic()
     (end,) = plateaus(gradient_flow(system.loss, system.start), system.loss)

@@ -46,6 +46,7 @@ def is_refuted(claim, loss, start, t1=2.0):
 # --- In the limit -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [ends_below, lambda bound: claimed(lambda flow: _below_its_limit(flow, bound))],
@@ -140,6 +141,7 @@ def looped(n):
     return flowsim.LoopedLoss(task, 1), flowsim.LoopedAttention(jnp.zeros((1, 1)), loops=1)
 
 
+@pytest.mark.slow
 def test_weights_that_cannot_move_are_directions_in_which_nothing_changes():
     claim = lambda bound: ends_below(bound, lambda flow: flow.models.A[-1:, 0, 0])
     limit = 5 / 7

@@ -91,7 +91,7 @@ class Counting(AbstractObserver):
     end: jax.Array
 
 
-@pytest.mark.parametrize("problem", [beside, ladder, product])
+@pytest.mark.parametrize("problem", [pytest.param(beside, marks=pytest.mark.slow), ladder, product])
 @pytest.mark.parametrize("scale", [*SCALES, pytest.param(1e-150, marks=pytest.mark.slow)])
 def test_each_weight_leaves_at_its_own_time(problem, scale):
     loss, start, times, lateness = problem(scale)
@@ -122,7 +122,8 @@ def test_so_does_a_flow_in_lockstep(problem):
             assert abs(float(found[1])) < 1e-9 * t
 
 
-@pytest.mark.parametrize("scale", [1e-12, pytest.param(1e-60, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [1e-12, 1e-60])
 def test_one_array_or_two_do_not_differ(scale):
     """A large weight and a tiny one that both move, as one array and as two."""
     value = lambda x, y: (x - 3) ** 2 / 8 + well(y) + x * y**2 / 10
@@ -198,7 +199,8 @@ def test_four_factors_leave_where_the_change_of_the_gradient_is_below_the_least_
     assert float(run.t[-1]) == pytest.approx(1 / (2 * scale**2), rel=1e-6)
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.long])])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, pytest.param(200, marks=pytest.mark.long)])
 def test_weights_that_are_held_fixed_decide_nothing_by_staying(count):
     """Along the valley u + w = 1, tilted by less than the rounding of the field, w falls by 1.5e-5 until t = 1e11, and
     the solver holds it. The start is where one pattern of rounding cancels.

@@ -49,6 +49,7 @@ class Vector(eqx.Module):
     x: jax.Array
 
 
+@pytest.mark.slow
 def test_a_flow_that_is_stiff_costs_a_tenth_of_what_stability_asks_of_tsit5():
     """x_i' = -r_i x_i, rates from 1e-2 to 1e3 until t = 100: by Tsit5 100 x 1000/3.5 steps of six fields."""
     rates = jnp.asarray(np.geomspace(1e-2, 1e3, 300))

@@ -87,6 +87,7 @@ def test_at_a_saddle_of_unknown_depth_the_end_is_degenerate_and_nothing_is_said_
     assert "distance from the end of the flow to its limit" in verdict.note
 
 
+@pytest.mark.slow
 def test_the_largest_gradient_counts_where_no_output_shows_it():
     """L = (1/2) x^2 from 1, with two output times at its end: the gradient at the start is what is small beside."""
     loss = FunctionLoss(lambda m: 0.5 * jnp.sum(m.w**2) + jnp.sum(1 - jnp.exp(-1e4 * (m.w - 0.5) ** 2)))
@@ -97,6 +98,7 @@ def test_the_largest_gradient_counts_where_no_output_shows_it():
     assert float(jnp.sqrt(run.grad_norm_sq[-1])) <= 1e-6 * largest
 
 
+@pytest.mark.slow
 def test_a_flow_that_ends_above_the_minimum_is_at_rest_there():
     """(x^2 - 1)^2 + x/4 has another minimum than the global one, whose excess over that is known."""
     value = lambda x: (x**2 - 1) ** 2 + x / 4
@@ -219,7 +221,8 @@ def test_where_rounding_decides_at_a_saddle_nothing_is_decided():
         assert ("A change of the last digits of the start" in verdict.note) == (sign < 0)
 
 
-@pytest.mark.parametrize(("apart", "solver"), [pytest.param(0.0, "explicit", marks=pytest.mark.slow), (1e-12, "auto")])
+@pytest.mark.slow
+@pytest.mark.parametrize(("apart", "solver"), [(0.0, "explicit"), (1e-12, "auto")])
 def test_many_weights_leave_a_saddle_where_no_minimum_is_known(apart, solver):
     """2,200 weights, sum (a_i b_i - s_i)^2/2 from 1e-12: where s = 4 is reached the gradient is as small as at the end,
     while s = 1/4 is still to come, unless those weights are zero.

@@ -29,6 +29,7 @@ from flowsim.models import (
     SoftmaxAttention,
     SpectralAttention,
     TokenHeads,
+    TwoLayerNetwork,
 )
 from flowsim.tasks import SpectralRegression
 
@@ -52,6 +53,7 @@ MODELS = {
     "token heads": TokenHeads([[1.0, 2.0, 3.0]], [[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]], query_token=True),
     "spectral": SpectralAttention(jnp.asarray([1.0, 2.0]), jnp.asarray(0.5), jnp.asarray(3.0)),
     "gradient descent": GradientDescentStep(0.5, [1.0, 2.0]),
+    "two layers": TwoLayerNetwork([1.0, 2.0], [[1.0, 2.0], [3.0, 4.0]], "erf"),
 }
 
 

@@ -218,6 +218,7 @@ def test_a_spike_in_time_between_two_outputs_is_seen(spike, verdict):
     assert found.verdict is verdict, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allowance", [lambda flow: 1e-5, lambda flow: flow.excess[-1:]])
 @pytest.mark.parametrize("y", [1e-3, 1e-2])
 def test_an_allowance_of_ones_own_does_not_cover_a_slow_weight(allowance, y):
@@ -692,6 +693,7 @@ def test_what_a_field_that_is_rounding_moves_in_a_long_time_is_not_decided():
     assert found.verdict is UNRESOLVED and "ounding of the weights" in found.note, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("t", "across", "room"), [(1e17, 1.0, 1e-12), (1e7, 0.0, 1e-6)])
 def test_it_moves_nothing_where_the_flow_comes_back_and_little_in_a_short_time(t, across, room):
     assert judged_at(t, 1.15 + room, 0.0, across).verdict is HOLDS
