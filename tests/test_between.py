@@ -108,6 +108,7 @@ class Weight(eqx.Module):
     x: jax.Array
 
 
+@pytest.mark.slow
 def test_a_constant_between_the_least_ratio_at_output_times_and_in_between_is_refused():
     """L = x^2 (1 + sin(7 log x)/50)/2, whose least |grad L|^2/L a fine search gives."""
     weight = lambda m: jnp.log(m.x)

@@ -146,6 +146,7 @@ def test_a_certificate_that_contradicts_a_verdict_stops_the_audit(audit, tmp_pat
         assert not (tmp_path / "out" / "verdicts.json").exists()
 
 
+@pytest.mark.slow
 def test_what_is_proved_of_a_section_outlasts_a_change_of_another():
     of = {claim.id: statement_digest(claim) for claim in flowsim.ALL_CLAIMS if claim.form == "printed"}
     files = {path.name for path in sources._reached([_SECTIONS / "section_4.py"])}

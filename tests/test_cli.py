@@ -618,6 +618,7 @@ def test_check_takes_a_claim_or_all_its_parts(monkeypatch, capsys):
     assert "zhang2023.lemma-5.1" in words
 
 
+@pytest.mark.slow
 def test_audit_writes_an_entry_for_every_claim_and_problem(monkeypatch, tmp_path, capsys):
     problems = tuple(
         {"task": {"covariance": [[1.0]], "context_length": 5}, "init": {"scale": scale}} for scale in (0.1, 0.3)

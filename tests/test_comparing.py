@@ -55,6 +55,7 @@ CLAIMS = (
 )
 
 
+@pytest.mark.slow
 def test_claims_together_say_what_each_says_alone(run):
     together = flowsim.judge(CLAIMS, LOSS, run)
     alone = [flowsim.check(one, LOSS, run) for one in CLAIMS]

@@ -88,6 +88,7 @@ def test_preparing_the_compiler_twice_is_preparing_it_once(monkeypatch):
     assert os.environ["XLA_FLAGS"] == once == "--xla_cpu_use_fusion_emitters=false"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts memory maps")
 @pytest.mark.parametrize("most", [10, 10**9])
 def test_programs_are_forgotten_before_their_memory_maps_end_the_process(tmp_path, monkeypatch, most):

@@ -46,6 +46,7 @@ def stepped(system, start, time, count, method):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(y)])
 
 
+@pytest.mark.slow
 def test_order_nine():
     """log error over log step size, of the weights and of the energy."""
     exact = systems.two_layers()

@@ -134,7 +134,8 @@ def test_three_heads_leave_one_after_the_other_however_small(scale, minimum):
         assert float(run.t[row]) == pytest.approx(1 / (float(strength) * scale), rel=1e-6)
 
 
-@pytest.mark.parametrize("minimum", [pytest.param(0.0, marks=pytest.mark.slow), None])
+@pytest.mark.slow
+@pytest.mark.parametrize("minimum", [0.0, None])
 def test_in_lockstep_nothing_is_said_of_a_saddle_that_tiny_heads_leave(minimum):
     """Such a flow is one to be integrated by itself."""
     at, start = jnp.asarray, Three(*[jnp.full(3, 1e-20)] * 3)

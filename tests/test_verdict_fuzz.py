@@ -423,6 +423,7 @@ def test_every_family_has_a_share_and_half_of_all_are_of_own_losses():
     assert sum(share for family, share in SHARES.items() if family not in papers) > 0.5
 
 
+@pytest.mark.slow
 def test_theorems_are_also_taken_beyond_their_spaces():
     drawn = list(theorems(1, 0, 1.0))
     assert all(one.judge(one.claim) for one in drawn)
