@@ -79,7 +79,6 @@ def imported(path: pathlib.Path, name: str) -> types.ModuleType:
         sys.path.remove(str(path.parent))
 
 
-@pytest.mark.slow
 def test_a_run_is_of_the_files_that_its_file_imports_too(own, tmp_path, capsys):
     words = ("run", f"{own}:make", "--out", tmp_path / "out", "--quiet")
     assert main.main([*map(str, words)]) == 0

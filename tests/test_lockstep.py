@@ -103,7 +103,6 @@ def counted(monkeypatch):
     return numbers
 
 
-@pytest.mark.slow
 def test_a_sweep_of_ones_own_problem_is_that_of_its_runs(own):
     cells = cells_of({"make": own}, "scale=geom:1e-8:0.3:5", "seed=0,1")
     together, alone = both(cells)
@@ -127,7 +126,6 @@ def test_cells_of_several_shapes_are_each_as_by_themselves(own, monkeypatch):
     agree(together, alone)
 
 
-@pytest.mark.slow
 def test_a_flow_that_rests_at_the_saddle_is_integrated_by_itself(own, monkeypatch):
     # With an odd number of negative weights and even sizes the flow ends at zero, which it never leaves.
     cells = [spec_of({"make": own, "layers": 2, "scale": 0.3, "seed": seed, "sign": -1.0}) for seed in range(4)]
@@ -189,7 +187,6 @@ def test_a_group_goes_in_float64_wherever_that_was_switched_on():
     assert found == [jnp.float64] * 2
 
 
-@pytest.mark.slow
 def test_spare_cells_are_integrated_as_the_others_are_and_a_lost_loss_is_a_failure(tmp_path):
     file = tmp_path / "lost.py"
     file.write_text(
@@ -388,7 +385,6 @@ def test_a_traced_flow_is_the_flow_at_the_ends_of_its_steps():
     assert float(run.excess[-1]) <= 1e-12 * float(run.excess[0])
 
 
-@pytest.mark.slow
 def test_a_traced_flow_is_differentiated_through_every_step():
     """c = a^2 - b^2 is conserved, and so is its derivative; at a given time, a has the derivative that differences of
     finer flows show. The ends of steps move, too.
