@@ -27,6 +27,19 @@ class Weight(enum.StrEnum):
     CONDITION_LEFT_OUT = "condition-left-out"
     FALSE = "false"
 
+    @property
+    def in_words(self) -> str:
+        """What is wrong, as a page for a review says it."""
+        return _IN_WORDS[self]
+
+
+_IN_WORDS = {
+    Weight.SLIP: "a slip, which the paper's own definitions or displays put right",
+    Weight.WRONG_CONSTANT: "a wrong constant",
+    Weight.CONDITION_LEFT_OUT: "a condition is left out",
+    Weight.FALSE: "false in substance",
+}
+
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is wrong with a statement.

@@ -20,12 +20,12 @@ from flowsim.problem import spec_of, toml, unnamed
 from flowsim.report.ledger import SOURCES, counts_in
 from flowsim.report.referee.pages import AbstractPage, Section, Table
 
-# The weightiest first: the words after a number of them, and those for one.
-_WEIGHTS = {
-    Weight.FALSE: ("false in substance", "false in substance"),
-    Weight.WRONG_CONSTANT: ("with a wrong constant", "a wrong constant"),
-    Weight.CONDITION_LEFT_OUT: ("without a condition that they need", "a condition is left out"),
-    Weight.SLIP: ("by a slip, which the paper's own definitions or displays put right", "a slip"),
+# The words after a number of statements, the weightiest first.
+_MANY = {
+    Weight.FALSE: "false in substance",
+    Weight.WRONG_CONSTANT: "with a wrong constant",
+    Weight.CONDITION_LEFT_OUT: "without a condition that they need",
+    Weight.SLIP: "by a slip, which the paper's own definitions or displays put right",
 }
 _OF_THE_TEXT = "the fault may be that of the text extracted from the PDF"
 _FAILING = {
@@ -97,7 +97,7 @@ class PaperReview(AbstractPage):
     @property
     def failing(self) -> list[Statement]:
         """Those that fail as printed: the weightiest first, then those on which most rests."""
-        order = list(_WEIGHTS)
+        order = list(_MANY)
         known = [(one, one.fault) for one in self.statements if one.fault is not None]
         known.sort(key=lambda pair: (order.index(pair[1].weight), pair[1].extraction, -len(pair[1].rests)))
         return [one for one, _ in known]
@@ -211,7 +211,7 @@ def _rests_on(
 
 def _counts_line(statements: Iterable[Statement], failing: list[Statement]) -> str:
     weights = collections.Counter(one.fault.weight for one in failing if one.fault is not None)
-    said = ", ".join(f"{weights[weight]} {many}" for weight, (many, _) in _WEIGHTS.items() if weights[weight])
+    said = ", ".join(f"{weights[weight]} {many}" for weight, many in _MANY.items() if weights[weight])
     others = [one for one in statements if one.fault is None]
     settled = sum(one.settled for one in others)
     if any(one.counts is not None for one in others):
@@ -284,7 +284,7 @@ def _what_is_wrong(of: Statement) -> str:
     kept = (" ".join(one for one in _SENTENCES.split(note) if not one.startswith(_HOW)).strip() for note in notes)
     why = next(filter(None, kept), "")
     maybe = f" ({_OF_THE_TEXT})" if of.fault.extraction else ""
-    said = f"{_WEIGHTS[of.fault.weight][1]}{maybe}"
+    said = f"{of.fault.weight.in_words}{maybe}"
     said = f"{said[0].upper()}{said[1:]}"
     return f"{said}: {why}" if why else f"{said}."
 

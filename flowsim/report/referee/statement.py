@@ -22,12 +22,6 @@ from flowsim.report.referee.pages import AbstractPage, Section, Table
 CERTIFICATES, RECORD, SEARCH = "certificates", "certified", "search"
 _SHARE = 1 / 3  # of the time, for certificates, for the search and for the hypotheses each
 _RELATIONS = {"<=": r"$\le$", ">=": r"$\ge$", "<": "$<$", ">": "$>$", "=": "$=$"}
-_WEIGHTS = {
-    "slip": "a slip, which the paper's own definitions or displays put right",
-    "wrong-constant": "a wrong constant",
-    "condition-left-out": "a condition that is left out",
-    "false": "it is false in substance",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +132,7 @@ def _verdict_line(of: Review) -> str:
         worst = verdicts[place]
         said += f"; least margin {number_text(margin, '+.3g')}, numerical error {number_text(worst.floor, '.0e')}"
         if worst.verdict is Judgement.VIOLATED and (fault := fault_of(worst)) is not None:
-            said += f"; {_WEIGHTS[fault.weight]}"
+            said += f"; {fault.weight.in_words}"
     return f"{escaped(said)}{''.join(_looseness(verdicts))}."
 
 
