@@ -1,5 +1,6 @@
 """What is known of the hypotheses of a claim, and of the bounds of its spaces."""
 
+import abc
 import dataclasses
 import math
 import os
@@ -17,8 +18,34 @@ _FAR = 1e3  # a larger factor is not worth a word
 _LATE = "the time ended before any of them was judged: give it more"
 
 
+class AbstractRow(abc.ABC):
+    """What problems show that miss a hypothesis, or are beyond a bound.
+
+    **Fields:**
+
+    - misses: of each problem the factor by which it misses them or is beyond, and whether the statement fails.
+    """
+
+    misses: tuple[tuple[float, bool], ...]
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The conditions, or the bound, in words."""
+
+    @property
+    def problems(self) -> int:
+        """How many problems there were: they meet all hypotheses but those of the row."""
+        return len(self.misses)
+
+    @property
+    def fails(self) -> int:
+        """At how many of them the statement seems to fail."""
+        return sum(failed for _, failed in self.misses)
+
+
 @dataclasses.dataclass(frozen=True)
-class Ablated:
+class Ablated(AbstractRow):
     """What is known of one hypothesis, or of several that are dropped together.
 
     **Fields:**
@@ -42,16 +69,6 @@ class Ablated:
     def name(self) -> str:
         """The conditions in words."""
         return " and ".join(self.names)
-
-    @property
-    def problems(self) -> int:
-        """How many problems met all hypotheses but these."""
-        return len(self.misses)
-
-    @property
-    def fails(self) -> int:
-        """At how many of them the statement seems to fail."""
-        return sum(failed for _, failed in self.misses)
 
     @property
     def factor(self) -> float:
@@ -93,7 +110,7 @@ class Ablated:
 
 
 @dataclasses.dataclass(frozen=True)
-class Widened:
+class Widened(AbstractRow):
     """What is known of the statement beyond one end of an axis of the claim's spaces.
 
     **Fields:**
@@ -129,16 +146,6 @@ class Widened:
     def name(self) -> str:
         """The bound as a condition."""
         return f"{self.axis} {'<=' if self.upper else '>='} {value_text(self.bound)}"
-
-    @property
-    def problems(self) -> int:
-        """How many problems beyond the bound met all hypotheses."""
-        return len(self.misses)
-
-    @property
-    def fails(self) -> int:
-        """At how many of them the statement seems to fail."""
-        return sum(failed for _, failed in self.misses)
 
     @property
     def verdict(self) -> str:

@@ -26,7 +26,7 @@ _AMOUNT, _SEED, _CHANGE = "amount", "seed", "kind"  # of each change
 _SIZE = 2  # dimensions, layers, heads of problems with a changed start
 
 
-def changed(space: Space, place: int, times: int = 1) -> Space:
+def changed(space: Space, place: int, times: int) -> Space:
     """A space of problems of one small shape with one array of the start changed, or all of them.
 
     **Arguments:** times: how many changes follow each other.

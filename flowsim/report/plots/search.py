@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from flowsim._core.text import in_tex
 from flowsim.claims import Judgement
-from flowsim.experiments.ablation import Ablated, Ablation, Widened
+from flowsim.experiments.ablation import Ablation, AbstractRow
 from flowsim.experiments.search.counterexample import Counterexample
 from flowsim.experiments.search.sharpening import Growth, Sharpening
 from flowsim.report.plots import positive, save, styled
@@ -84,7 +84,7 @@ def draw_ablation(found: Ablation, path: str | os.PathLike) -> None:
         save(figure, path)
 
 
-def _marks(axes: Axes, title: str, label: str, rows: Sequence[Ablated | Widened]) -> None:
+def _marks(axes: Axes, title: str, label: str, rows: Sequence[AbstractRow]) -> None:
     axes.set_title(title, fontsize="medium")
     for place, row in enumerate(rows):
         for fails, (marker, colour, _) in enumerate(_MARKERS):
