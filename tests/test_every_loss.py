@@ -24,7 +24,7 @@ PROBLEMS = {
 SAMPLED = ["loss.samples=128", "loss.replicates=4"]
 # Other tests register architectures of their own.
 OURS = {name: one for name, one in _ARCHITECTURES.items() if one.loss.__module__.startswith("flowsim.")}
-# What takes a loss by Monte Carlo is the likeliest to be forgotten. These architectures compile in the shortest time.
+# What takes a loss by Monte Carlo is the likeliest to be forgotten: once it was for linear attention.
 LIKELIEST = [("sweep", name, "monte-carlo") for name in ("linear-attention", "attention", "softmax-attention")]
 ROWS = [
     pytest.param(command, name, kind, marks=() if (command, name, kind) in LIKELIEST else pytest.mark.long)
