@@ -1,5 +1,6 @@
 """The exact loss is the literal model's, over all weights; its excess keeps its digits down to the minimum."""
 
+import functools
 from fractions import Fraction
 
 import jax
@@ -217,3 +218,16 @@ def test_a_loss_made_of_a_function():
 def test_a_minimum_that_is_no_number_is_refused():
     with pytest.raises(ValueError, match="minimum must be finite"):
         FunctionLoss(lambda model: model.u_minus1, minimum=np.inf)
+
+
+@pytest.mark.parametrize("minimum", [None, 0.0, 1])
+def test_a_loss_made_of_a_function_while_another_is_traced_can_be_kept(minimum):
+    made = functools.cache(lambda: FunctionLoss(lambda x: x**2 / 2, minimum=minimum))
+    jax.jit(lambda x: made()(x))(jnp.asarray(3.0))
+    assert not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(made()))
+    np.testing.assert_equal(jax.jit(lambda x: made().excess(x))(jnp.asarray(3.0)), 4.5 - made().minimum)
+
+
+def test_a_minimum_may_depend_on_what_is_traced():
+    loss = lambda c: FunctionLoss(lambda x: (x - c) ** 2 + c, minimum=c)
+    assert jax.jit(lambda c: loss(c).excess(jnp.asarray(5)))(3) == 4.0

@@ -78,8 +78,12 @@ def as_array(name: str, x: ArrayLike | Iterable, shape: tuple[int | None, ...]) 
     **Raises:** `ValueError` on another shape, on entries that are not numbers, on NaN or infinity.
     """
     require_float64()
+    found = _on_the_host(x)
+    # Known numbers stay known while a function is traced, so that a loss that is made there can be kept.
+    evaluating = jax.ensure_compile_time_eval() if isinstance(found, np.ndarray) else contextlib.nullcontext()
     try:
-        array = jnp.asarray(_on_the_host(x), dtype=jnp.float64)
+        with evaluating:
+            array = jnp.asarray(found, dtype=jnp.float64)
     except (TypeError, ValueError):
         refuse(name, f"an array of numbers of shape {shape_text(shape)}", f"got {x!r:.60}")
     if array.ndim != len(shape) or any(

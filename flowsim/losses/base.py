@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from equinox import AbstractVar
 from jaxtyping import Array, ArrayLike, Float, PyTree
@@ -116,8 +117,13 @@ class FunctionLoss(AbstractPopulationLoss):
         checks.require_float64()
         self.function = function
         self.excess_function = excess
-        self.minimum = jnp.asarray(jnp.nan) if minimum is None else checks.as_array("minimum", minimum, ())
-        self.minimum_kind = MinimumKind.UNKNOWN if minimum is None else MinimumKind.EXACT
+        if minimum is None:
+            with jax.ensure_compile_time_eval():
+                self.minimum = jnp.asarray(jnp.nan)
+            self.minimum_kind = MinimumKind.UNKNOWN
+        else:
+            self.minimum = checks.as_array("minimum", minimum, ())
+            self.minimum_kind = MinimumKind.EXACT
 
     def __call__(self, model: PyTree) -> Scalar:
         value = jnp.asarray(self.function(model))
