@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from flowsim.models import SpectralAttention as SpectralAttention
     from flowsim.models import TokenHeads as TokenHeads
     from flowsim.models import TwoLayerNetwork as TwoLayerNetwork
+    from flowsim.moments import OnePassSGD as OnePassSGD
     from flowsim.moments import TracePolynomial as TracePolynomial
     from flowsim.moments import wishart_expectation as wishart_expectation
     from flowsim.papers import ALL_CLAIMS as ALL_CLAIMS
@@ -143,7 +144,7 @@ _HOMES = {
         "ScalarLayers ScalarLoop SeparateHeads SoftmaxAttention SpectralAttention "
         "TokenHeads TwoLayerNetwork"
     ),
-    "flowsim.moments": "TracePolynomial wishart_expectation",
+    "flowsim.moments": "OnePassSGD TracePolynomial wishart_expectation",
     "flowsim.losses": (
         "AbstractPopulationLoss AttentionLoss DiagonalLayersLoss EmpiricalLoss FiniteLoss FunctionLoss "
         "GaussianNetworkLoss LinearAttentionLoss LoopedLoss MaskedAttentionLoss MonteCarloLoss MultiHeadLoss "

@@ -257,6 +257,14 @@ def test_double_descent(tmp_path: pathlib.Path):
     assert (tmp_path / "double_descent.png").stat().st_size > 10_000
 
 
+def test_one_pass_sgd(tmp_path: pathlib.Path):
+    verdicts, ends = run("one_pass_sgd", tmp_path)
+    assert [verdict.verdict for verdict in verdicts] == [Judgement.HOLDS, Judgement.VIOLATED]
+    np.testing.assert_allclose(*ends[0.01], rtol=0.1)
+    assert ends[0.1][0] > 1e6 and ends[0.1][1] < 10
+    assert (tmp_path / "one_pass_sgd.png").stat().st_size > 10_000
+
+
 def test_implicit_bias(tmp_path: pathlib.Path):
     right, *wrong = run("implicit_bias", tmp_path)
     assert right.verdict == "holds"

@@ -1,0 +1,172 @@
+"""One-pass SGD by exact moments: against quadrature over all that is random, sampled descents and gradient descent."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowsim
+from flowsim.moments.one_pass import OnePassSGD
+from flowsim.tasks import LinearRegression
+
+
+def close(actual, expected, rtol):
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=1e-14)
+
+
+def prompts_by_quadrature(task, N, nodes=5):
+    """All prompts of a Gauss rule over the covariates, the weight and the noise, exact to degree 2 nodes - 1 in each:
+    z, w, the query, its label and their probabilities.
+    """
+    d, noise = task.dimension, float(task.label_noise or 0.0)
+    points, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    count = N * d + d + d + (N + 1 if noise else 0)
+    normals = np.array(list(itertools.product(points, repeat=count)))
+    mass = np.prod(list(itertools.product(weights / weights.sum(), repeat=count)), axis=1)
+    X = normals[:, : N * d].reshape(-1, N, d) @ np.linalg.cholesky(task.covariance).T
+    w = normals[:, N * d : N * d + d] @ np.linalg.cholesky(task.weight_covariance).T
+    covariance = task.covariance if task.query_covariance is None else task.query_covariance
+    x = normals[:, N * d + d : N * d + 2 * d] @ np.linalg.cholesky(covariance).T
+    e = noise * normals[:, N * d + 2 * d :] if noise else np.zeros((len(X), N + 1))
+    y = np.einsum("pnd,pd->pn", X, w) + e[:, :N]
+    return np.einsum("pn,pnd->pd", y, X) / N, x, np.einsum("pd,pd->p", x, w) + e[:, N], mass
+
+
+def gradients(Gamma, z, x, y):
+    return (np.einsum("pi,ij,pj->p", x, Gamma, z) - y)[:, None, None] * x[:, :, None] * z[:, None, :]
+
+
+TASKS = {
+    "one coordinate, two examples": (2, LinearRegression([[0.7]], 2, label_noise=0.5, prior_covariance=[[1.3]])),
+    "two coordinates, one example": (1, LinearRegression([[1.0, 0.4], [0.4, 0.6]], 1)),
+    "shifted query": (
+        1,
+        LinearRegression(
+            [[1.0, 0.2], [0.2, 0.5]],
+            1,
+            query_covariance=[[0.8, -0.3], [-0.3, 1.5]],
+            prior_covariance=[[1.0, 0.5], [0.5, 2.0]],
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_one_step_has_the_moments_of_quadrature_over_all_that_is_random(name):
+    N, task = TASKS[name]
+    sgd, d = OnePassSGD(task), task.dimension
+    z, x, y, mass = prompts_by_quadrature(task, N)
+    risk = lambda Gamma: mass @ (np.einsum("pi,ij,pj->p", x, Gamma, z) - y) ** 2 / 2
+    close(sgd.minimum, risk(np.asarray(sgd.least)), 1e-12)
+    start, eta = np.random.default_rng(5).standard_normal((d, d)), 0.13
+    close(sgd.excess(jnp.asarray(start)), risk(start) - risk(np.asarray(sgd.least)), 1e-11)
+    steps = gradients(start, z, x, y)
+    mean = np.einsum("p,pij->ij", mass, steps)
+    close(jax.grad(sgd.excess)(jnp.asarray(start)), mean, 1e-11)
+    # The excess is quadratic, so that the mean over all next iterates takes one sum over prompts.
+    for batch in (1, 3):
+        found = sgd.moments(start, [eta], batch=batch)
+        close(found.mean[1], start - eta * mean, 1e-11)
+        form = lambda one, other: np.einsum("ij,pq,...ip,...jq->...", sgd.query, sgd.energy, one, other) / 2
+        spread = mass @ form(steps, steps) / batch + (1 - 1 / batch) * form(mean, mean)
+        off = start - np.asarray(sgd.least)
+        close(found.excess[1], form(off, off) - 2 * eta * form(off, mean) + eta**2 * spread, 1e-11)
+        close(found.bias[1], sgd.excess(found.mean[1]), 1e-12)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_further_steps_have_the_moments_of_quadrature_too(name):
+    """Sums over all prompts of what a step does to a mean and a second moment, with no moment of theirs known."""
+    N, task = TASKS[name]
+    sgd, d = OnePassSGD(task), task.dimension
+    z, x, y, mass = prompts_by_quadrature(task, N)
+    features = (x[:, :, None] * z[:, None, :]).reshape(-1, d * d)
+    form = np.kron(sgd.query, sgd.energy) / 2
+    sizes, batch, start = [0.2, 0.1, 0.15], 2, np.random.default_rng(6).standard_normal((d, d))
+    mean, second = start.ravel(), np.outer(start, start)
+    least = np.asarray(sgd.least).ravel()
+    found = sgd.moments(start, sizes, batch=batch)
+    for k, eta in enumerate(sizes, start=1):
+        seen = features @ mean
+        square = np.einsum("pa,ab,pb->p", features, second, features) - 2 * y * seen + y**2
+        once = (mass * (seen - y)) @ features
+        across = features.T @ (mass[:, None] * (features @ second - np.outer(y, mean)))
+        both = features.T @ ((mass * square)[:, None] * features)
+        A, b = features.T @ (mass[:, None] * features), (mass * y) @ features
+        of_mean = A @ second @ A - np.outer(A @ mean, b) - np.outer(b, A @ mean) + np.outer(b, b)
+        mean = mean - eta * once
+        second = second - eta * (across + across.T) + eta**2 * (both / batch + (1 - 1 / batch) * of_mean)
+        off = second - np.outer(mean, least) - np.outer(least, mean) + np.outer(least, least)
+        close(found.excess[k], np.sum(form * off), 1e-11)
+
+
+def test_many_steps_are_what_sampled_descents_do_in_the_mean():
+    task = LinearRegression(np.diag([1.0, 0.5]), 4, label_noise=0.3)
+    sgd, sizes, copies = OnePassSGD(task), np.full(100, 0.01), 20_000
+    rng = np.random.default_rng(11)
+    Gamma = np.zeros((copies, 2, 2))
+    for eta in sizes:
+        X = rng.standard_normal((copies, 5, 2)) * np.sqrt([1.0, 0.5])
+        w = rng.standard_normal((copies, 2))
+        y = np.einsum("pnd,pd->pn", X, w) + 0.3 * rng.standard_normal((copies, 5))
+        z = np.einsum("pn,pnd->pd", y[:, :4], X[:, :4]) / 4
+        Gamma -= eta * gradients_of_each(Gamma, z, X[:, 4], y[:, 4])
+    excess = np.array(jax.vmap(sgd.excess)(jnp.asarray(Gamma)))
+    found = sgd.moments(np.zeros((2, 2)), sizes)
+    assert abs(np.mean(excess) - found.excess[-1]) <= 4.5 * np.std(excess) / np.sqrt(copies)
+    spread = np.std(Gamma, axis=0) / np.sqrt(copies)
+    assert np.all(np.abs(np.mean(Gamma, axis=0) - found.mean[-1]) <= 4.5 * spread)
+    # The noise of the steps is seen: without it the mean would be far off.
+    assert found.excess[-1] - found.bias[-1] > 10 * np.std(excess) / np.sqrt(copies)
+
+
+def gradients_of_each(Gamma, z, x, y):
+    return (np.einsum("pi,pij,pj->p", x, Gamma, z) - y)[:, None, None] * x[:, :, None] * z[:, None, :]
+
+
+def test_the_mean_is_gradient_descent_and_so_are_ever_larger_batches():
+    task = LinearRegression(np.diag([1.0, 0.5, 0.3]), 10, label_noise=0.2)
+    sgd, start = OnePassSGD(task), jnp.zeros((3, 3))
+    loss = flowsim.FunctionLoss(sgd.excess, excess=sgd.excess, minimum=0.0)
+    descent = flowsim.gradient_descent(loss, start, 0.4, 50)
+    found = sgd.moments(start, np.full(50, 0.4))
+    close(found.mean, descent.models, 1e-12)
+    close(found.bias, descent.excess, 1e-12)
+    apart = [sgd.moments(start, np.full(50, 0.4), batch=B).excess[-1] - found.bias[-1] for B in (10**4, 10**5, 10**6)]
+    np.testing.assert_allclose(np.diff(np.log10(apart)), -1.0, atol=1e-3)
+
+
+def test_an_endless_context_without_noise_learns_without_an_error_that_stays():
+    """Then w = Gamma* z exactly, so that steps of one size end at the minimum."""
+    task = LinearRegression(np.diag([1.0, 0.5]), np.inf)
+    sgd = OnePassSGD(task)
+    close(sgd.least, np.diag([1.0, 2.0]), 1e-14)
+    found = sgd.moments(np.zeros((2, 2)), np.full(4000, 0.05))
+    assert found.excess[-1] <= 1e-14 * found.excess[0]
+    noisy = OnePassSGD(LinearRegression(np.diag([1.0, 0.5]), np.inf, label_noise=0.1))
+    assert noisy.moments(np.zeros((2, 2)), np.full(4000, 0.05)).excess[-1] > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        (LinearRegression([[1.0]], 3, prior_mean=[1.0]), "task must be one without prior_mean"),
+        (LinearRegression([[1.0]], 3, weight=[1.0]), "task must be one without weight"),
+        ("task", "task must be a LinearRegression"),
+    ],
+)
+def test_other_tasks_are_refused(task, words):
+    with pytest.raises(ValueError, match=words):
+        OnePassSGD(task)
+
+
+def test_bad_arguments_are_refused_by_name():
+    sgd = OnePassSGD(LinearRegression(np.eye(2), 3))
+    with pytest.raises(ValueError, match="start must be an array of shape"):
+        sgd.moments(np.zeros((3, 3)), [0.1])
+    with pytest.raises(ValueError, match="step_sizes must be at least 0"):
+        sgd.moments(np.zeros((2, 2)), [0.1, -0.1])
+    with pytest.raises(ValueError, match="batch must be a whole number"):
+        sgd.moments(np.zeros((2, 2)), [0.1], batch=0)
