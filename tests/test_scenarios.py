@@ -265,6 +265,18 @@ def test_one_pass_sgd(tmp_path: pathlib.Path):
     assert (tmp_path / "one_pass_sgd.png").stat().st_size > 10_000
 
 
+def test_linear_transformer_block(tmp_path: pathlib.Path):
+    verdicts, least = run("linear_transformer_block", tmp_path)
+    for found in verdicts:
+        assert [one.verdict for one in found] == [Judgement.HOLDS, Judgement.HOLDS, Judgement.VIOLATED]
+    attention, block = least.T
+    # Without a mean attention needs no start.
+    np.testing.assert_allclose(attention[0], block[0], rtol=1e-12)
+    np.testing.assert_allclose(block, block[0], rtol=1e-14)
+    assert np.all(np.diff(attention) > 0.05)
+    assert (tmp_path / "linear_transformer_block.png").stat().st_size > 10_000
+
+
 def test_implicit_bias(tmp_path: pathlib.Path):
     right, *wrong = run("implicit_bias", tmp_path)
     assert right.verdict == "holds"

@@ -212,3 +212,48 @@ def test_a_choice_in_a_loop_through_the_times_may_switch(loop):
     assert stated.verdict is Judgement.UNRESOLVED
     wide = judged(BOWL, lambda flow: at_most(loop(lambda m: jax.nn.relu(m.x), flow.models), 1.1))
     assert wide.verdict is Judgement.HOLDS
+
+
+def test_rounding_that_leads_away_from_symmetric_matrices_decides_nothing():
+    rng = np.random.default_rng(0)
+    A, T = rng.standard_normal((2, 3, 3))
+    A, T = A @ A.T / 3 + np.eye(3), T + T.T
+
+    def loss(W):
+        # Symmetric matrices stay symmetric, but only in exact arithmetic.
+        bend = jnp.sum((W - W.T) ** 2)
+        return jnp.sum((A @ W @ A - T) ** 2) / 20 - 2 * bend + bend**2
+
+    @flowsim.claim("falls", "here")
+    def falls(flow):
+        """L >= -1"""
+        return flowsim.at_least(flow.loss, -1.0)
+
+    known = flowsim.FunctionLoss(loss)
+    verdict = flowsim.check(falls, known, flowsim.gradient_flow(known, jnp.asarray(T / 3), t1=20.0))
+    assert verdict.verdict is Judgement.UNRESOLVED
+    assert "away from the symmetric matrices" in verdict.note
+
+
+def test_a_matrix_that_is_symmetric_at_both_ends_alone_is_judged():
+    """G leaves zero with a symmetric velocity, since B has to grow first, and ends at a multiple of B."""
+    h, z, B = np.array([1.0, 0.5]), np.array([2.0, 0.5]), np.array([[1.0, 0.4], [0.4, 2.0]])
+
+    def excess(model):
+        size, G = model
+        return size**2 / 2 + jnp.sum(h[:, None] * z * (G - B * (1 - size)) ** 2) / 2
+
+    loss = flowsim.FunctionLoss(excess, excess=excess, minimum=0.0)
+    flow = flowsim.gradient_flow(loss, (jnp.asarray(1.0), jnp.zeros((2, 2))), t1=300.0)
+    bend = np.abs(np.asarray(flow.models[1]) - np.swapaxes(flow.models[1], 1, 2)).max(axis=(1, 2))
+    assert bend[0] == 0 and 0 < bend[-1] < 1e-12 and bend.max() > 1e-2
+
+    def sides(factor):
+        @flowsim.claim(f"falls.{factor}", "here", statement="the excess falls")
+        def falls(flow):
+            return flowsim.at_most(flow.excess, factor * flow.excess[0])
+
+        return falls
+
+    judged = [flowsim.check(sides(factor), loss, flow).verdict for factor in (1.01, 0.99)]
+    assert judged == [Judgement.HOLDS, Judgement.VIOLATED]

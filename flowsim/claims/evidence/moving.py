@@ -265,9 +265,12 @@ def twists(run: Trajectory, descent: AbstractDescent | None) -> bool:
         values = np.asarray(leaf)
         if values.ndim > 2 and is_symmetric(values[0]):
             twist, size = _antisymmetric(values)
-            begins = np.any((twist > 0) & (twist <= _UNTWISTED * size))
-            if begins and np.any(twist > _TWISTED * size):
-                rows.add(int(np.argmax(twist / size)))
+            part = np.divide(twist, size, out=np.zeros_like(twist), where=size > 0)
+            twisted = part > _TWISTED
+            # A matrix that becomes symmetric again at the end has lost nothing by rounding.
+            begins = (part > 0) & (part <= _UNTWISTED) & (np.cumsum(twisted) == 0)
+            if np.any(begins) and np.any(twisted):
+                rows.add(int(np.argmax(part)))
     return any(_keeps_symmetry(run, row, descent) for row in rows)
 
 
