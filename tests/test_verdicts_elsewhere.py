@@ -214,6 +214,17 @@ def test_a_choice_in_a_loop_through_the_times_may_switch(loop):
     assert wide.verdict is Judgement.HOLDS
 
 
+@pytest.mark.parametrize("loop", [lambda side, models: side(models), jax.lax.map])
+def test_an_integer_that_is_the_same_at_all_times_between_is_no_jump(loop):
+    signed = lambda m: jnp.sign(m.x + 0.1) * m.x + jnp.floor(m.x / 2) + jnp.ceil(m.x / 2)
+    assert judged(BOWL, lambda flow: at_most(loop(signed, flow.models), 2.1)).verdict is Judgement.HOLDS
+    # It is 2, not 0, between two rows.
+    narrow = lambda m: jnp.sign(m.x - 0.7654321) + jnp.sign(0.765432100001 - m.x)
+    assert judged(BOWL, lambda flow: at_most(loop(narrow, flow.models), 1.0)).verdict is Judgement.UNRESOLVED
+    spread = lambda m: jnp.floor(m.x - 0.7654321) + jnp.ceil(m.x - 0.765432100001)
+    assert judged(BOWL, lambda flow: equal(loop(spread, flow.models) ** 2, 0.0, 1.0)).verdict is not Judgement.HOLDS
+
+
 def test_rounding_that_leads_away_from_symmetric_matrices_decides_nothing():
     rng = np.random.default_rng(0)
     A, T = rng.standard_normal((2, 3, 3))

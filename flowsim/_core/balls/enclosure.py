@@ -25,6 +25,7 @@ from flowsim._core.balls.operations import (
     OPERATIONS,
     PROVED,
     REMEMBERED,
+    ROUNDING_TO_INTEGERS,
     Balls,
     UndecidedError,
     Value,
@@ -148,7 +149,8 @@ class Traced:
         **Arguments:** those of `enclose`, and
 
         - of_middles: whether eigenvalues are those of the middles of a matrix of balls.
-        - choices: a list to which every selection is appended, with the condition that it selects by.
+        - choices: a list to which every selection is appended, with the condition that it selects by, and every rounding
+          to an integer, with whether the integer is known.
         - bits: the precision.
         """
         if self.operations > most_operations:
@@ -274,6 +276,8 @@ class _Arithmetic:
         if name == "eigh" and self.of_middles:
             inputs = [np.asarray(np.frompyfunc(lambda ball: ball.mid(), 1, 1)(inputs[0]), dtype=object)]
         outputs = (PROVED if self.proved else OPERATIONS)[name](params, *inputs)
+        if self.choices is not None and name in ROUNDING_TO_INTEGERS:
+            self.choices.append((eqn, asked_of_each(lambda ball: ball.is_integer() or None, outputs)))
         if name == "dot_general" and _is_sum_of_squares(eqn):
             outputs = OPERATIONS["max"]({}, outputs, 0.0)
         if not self.open_branches:
@@ -345,7 +349,7 @@ def _refuse_open(name: str, inputs: list[Value], outputs: Value) -> None:
     # A conversion to a float is not a comparison: it returns its input.
     if name == "convert_element_type" and is_balls(outputs) and outputs is not inputs[0]:
         raise UndecidedError(f"whether {inputs[0]} is zero is open")
-    if name in ("sign", "floor", "ceil") and not all(ball.is_integer() for ball in np.ravel(outputs)):
+    if name in ROUNDING_TO_INTEGERS and not all(ball.is_integer() for ball in np.ravel(outputs)):
         raise UndecidedError(f"the {name} of {inputs[0]} is open")
     if name == "atan2":
         y, x = (as_balls(value) for value in inputs)

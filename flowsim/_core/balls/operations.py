@@ -319,3 +319,4 @@ OPERATIONS: dict[str, Callable] = {
 # The operations when balls must contain all values.
 PROVED = OPERATIONS | {"sqrt": _each(_of_all(_sqrt), 1), "pow": _each(_of_all(_pow), 2)}
 BRANCHING = ("eq", "ne", "lt", "le", "gt", "ge")
+ROUNDING_TO_INTEGERS = ("sign", "floor", "ceil")

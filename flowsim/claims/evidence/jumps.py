@@ -8,11 +8,12 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flowsim._core.balls.enclosure import Traced, lower, truth, upper
-from flowsim._core.balls.operations import Balls, UndecidedError, as_balls, balls, is_open
+from flowsim._core.balls.operations import ROUNDING_TO_INTEGERS, Balls, UndecidedError, as_balls, balls, is_open
 from flowsim._core.balls.reading import operations_in_loops, operations_with_names
 
 _JUMPS = ("floor", "ceil", "round", "sign", "rem", "argmax", "argmin", "top_k")
 _CHOICES = ("select_n", "convert_element_type")  # that convert or branch on truth values
+_SEEN = {"where", *ROUNDING_TO_INTEGERS}  # whose changes are looked for between rows
 _WAVES = ("sin", "cos", "tan")
 _PARTS = (1, 8)  # the parts into which the time between two rows is divided
 _OVERLAP = 1e-12
@@ -61,16 +62,16 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
     if traced.operations > most_operations:
         return tuple(sorted(found))
     with contextlib.suppress(UndecidedError):
-        if "where" in found and not _may_switch(traced, given, most_operations):
-            found.remove("where")
+        if found & _SEEN:
+            found -= _SEEN - _switching(traced, given, most_operations)
         if timed and whole and _swings(traced, given, most_operations):
             found.add("t")
     return tuple(sorted(found))
 
 
-def _may_switch(traced: Traced, given: PyTree, most_operations: float) -> bool:
-    """Whether a branch may change between two rows at which the statement promises something, if the weights move
-    straight from one to the next.
+def _switching(traced: Traced, given: PyTree, most_operations: float) -> set[str]:
+    """The kinds of branches, and of roundings to integers, that may change between two rows at which the statement
+    promises something, if the weights move straight from one to the next.
     """
     arrays, *series = given
     choices: list = []
@@ -86,10 +87,12 @@ def _may_switch(traced: Traced, given: PyTree, most_operations: float) -> bool:
     _, certain = truth(promised)
     certain = certain[:rows].reshape(rows, -1).any(axis=1) if certain.shape[:1] >= (rows,) else np.full(rows, True)
     found: dict[int, list] = {}
+    kinds: dict[int, str] = {}
     for eqn, choice in choices:
         found.setdefault(id(eqn), []).append(choice)
+        kinds[id(eqn)] = eqn.primitive.name if eqn.primitive.name in ROUNDING_TO_INTEGERS else "where"
     looped = {id(eqn) for eqn in operations_in_loops(traced.jaxpr, rows)}
-    return any(np.any(certain & _open_at(chosen, rows, eqn in looped)) for eqn, chosen in found.items())
+    return {kinds[eqn] for eqn, chosen in found.items() if np.any(certain & _open_at(chosen, rows, eqn in looped))}
 
 
 def _open_at(chosen: list, rows: int, looped: bool) -> np.ndarray:
