@@ -277,6 +277,14 @@ def test_linear_transformer_block(tmp_path: pathlib.Path):
     assert (tmp_path / "linear_transformer_block.png").stat().st_size > 10_000
 
 
+def test_markov_chain(tmp_path: pathlib.Path):
+    conserved, learns = zip(*(tuple(verdicts) for verdicts in run("markov_chain", tmp_path)), strict=True)
+    assert {one.verdict for one in conserved} == {Judgement.HOLDS}
+    assert [one.verdict is Judgement.HOLDS for one in learns] == [True, False, False, True]
+    assert {one.verdict for one in learns} == {Judgement.HOLDS, Judgement.VIOLATED}
+    assert (tmp_path / "markov_chain.png").stat().st_size > 10_000
+
+
 def test_implicit_bias(tmp_path: pathlib.Path):
     right, *wrong = run("implicit_bias", tmp_path)
     assert right.verdict == "holds"

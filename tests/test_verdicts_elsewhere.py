@@ -16,6 +16,7 @@ from flowsim._core.balls.enclosure import Traced, enclose
 from flowsim._core.balls.operations import UndecidedError
 from flowsim.claims import Judgement
 from flowsim.claims.statements import sharp_constant
+from flowsim.flow.basin import descends
 from flowsim.flow.systems import loss_system
 from flowsim.losses.deep.scalar_layers import ScalarLoopLoss
 from flowsim.models import ScalarLoop
@@ -268,3 +269,35 @@ def test_a_matrix_that_is_symmetric_at_both_ends_alone_is_judged():
 
     judged = [flowsim.check(sides(factor), loss, flow).verdict for factor in (1.01, 0.99)]
     assert judged == [Judgement.HOLDS, Judgement.VIOLATED]
+
+
+def test_a_derivative_by_hand_is_checked_where_the_slope_is_smaller_than_its_differences():
+    """d/dx log(cosh(x - 1)) = tanh(x - 1), by hand; at x = 1 + 1e-15 a difference is off by more than the slope."""
+
+    def made(factor):
+        bowl = jax.custom_jvp(lambda x: jnp.log(jnp.cosh(x - 1.0)) + (x - 1.0) ** 3 / 3)
+        bowl.defjvp(lambda at, to: (bowl(*at), factor * (jnp.tanh(at[0] - 1.0) + (at[0] - 1.0) ** 2) * to[0]))
+        return FunctionLoss(lambda m: bowl(m.x), minimum=0.0)
+
+    for factor, expected in ((1.0, True), (1.0 + 1e-4, False), (0.0, False)):
+        landscape = loss_system(made(factor), Weight(jnp.asarray(1.5))).landscape()
+        assert all(descends(landscape, Weight(jnp.asarray(x))) is expected for x in (1.5, 1.0 + 1e-15))
+
+
+def test_a_time_at_which_a_flow_rests_by_rounding_is_reached():
+    loss = flowsim.FiniteLoss(
+        np.arange(2.0), [[0.8, 0.2], [0.3, 0.7]], residual="cross-entropy", predict=curved, realizable=True
+    )
+    flow = gradient_flow(loss, jnp.asarray([0.5, 0.3]), t1=1e3)
+
+    def sides(side, bound):
+        return flowsim.claim("late", "here", statement="the excess at t = 700")(
+            lambda loss, flow: side(loss.excess(flow.at(700.0)), bound)
+        )
+
+    judged = [flowsim.check(sides(side, 1e-6), loss, flow).verdict for side in (at_most, at_least)]
+    assert judged == [Judgement.HOLDS, Judgement.VIOLATED]
+
+
+def curved(weights, x):
+    return jnp.stack([0.0, weights[1] + 2 * weights[0] ** 3 * (x - 0.5)])

@@ -149,8 +149,8 @@ class Traced:
         **Arguments:** those of `enclose`, and
 
         - of_middles: whether eigenvalues are those of the middles of a matrix of balls.
-        - choices: a list to which every selection is appended, with the condition that it selects by, and every rounding
-          to an integer, with whether the integer is known.
+        - choices: a list to which every selection is appended, with the condition that it selects by, and every
+          rounding to an integer, with whether the integer is known.
         - bits: the precision.
         """
         if self.operations > most_operations:

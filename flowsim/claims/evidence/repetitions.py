@@ -37,6 +37,7 @@ _DENSER = 1.5  # the factor of steps in a decade from one solve to the next, at 
 # tolerance, and this fraction of the distance of a less accurate solve.
 _CLOSE, _ASKED, _LESS = 1e-6, 1e3, 0.1
 _FAR = 0.01  # of the largest weights: a larger difference is not a solver error
+_STILL = 1e-12  # of each weight: it moves by rounding
 _TAILS = 5  # points of a flow at which the tail of a sampled loss is tested
 _SHORT_STEPS = 3  # steps that a run has within `BEFORE` of a kink, at least
 
@@ -221,6 +222,8 @@ class AbstractRepetitions:
         for left in (np.unique(np.searchsorted(t, further, side="right")) - 1).tolist():
             times = further[(further > t[left]) & (further < t[left + 1])]
             part = self._from(loss, run, left, self.clock.rate(t[left]) * (times - t[left]))
+            if part.status is Status.LOST and _stands_still(run, left):
+                part = dataclasses.replace(part, status=Status.STATIONARY)
             # Rates and origins would round them.
             at = np.append(t[left], times)[: part.t.size]
             parts.append(shifted(part, at, float(run.dissipated[left])))
@@ -362,3 +365,9 @@ def _recorded(system: AbstractSystem, models: PyTree) -> tuple[Array, Array, Arr
 
 
 _is_rounding = eqx.filter_jit(is_rounding)
+
+
+def _stands_still(run: Trajectory, row: int) -> bool:
+    """Whether a flow moves by rounding alone from a row to the next."""
+    weights = map(np.asarray, jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array)))
+    return all(np.allclose(leaf[row + 1], leaf[row], rtol=_STILL, atol=0.0) for leaf in weights)
