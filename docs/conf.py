@@ -24,6 +24,7 @@ extensions = [
     "extensions.command_line",
     "extensions.problem_files",
     "extensions.ledger",
+    "extensions.every_claim",
     "extensions.scenarios",
     "extensions.repository_links",
 ]

@@ -9,14 +9,10 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
+from extensions.records import ORDER, VERDICT, sections_of
 from flowsim.papers import ALL_CLAIMS, PAPERS
 from flowsim.report.ledger import anchor_of
 from flowsim.report.mathml import statement_in_html
-
-_SECTION = re.compile(
-    r"^## (\S+) \((\w+)\)\n\n> (.*?)\n\n- Source: (.*?)\n(.*?)(?=^## |^<!-- |\Z)", re.MULTILINE | re.DOTALL
-)
-_VERDICT = re.compile(r"^\| .*? \| ([✓✗?∅–] [\w-]+) \| [^|]* \| [^|]* \|$", re.MULTILINE)
 
 
 class Citation(SphinxDirective):
@@ -29,7 +25,7 @@ class Citation(SphinxDirective):
         address = f"[arXiv {paper.arxiv}](https://arxiv.org/abs/{paper.arxiv})"
         printed = [found for form, found in _verdicts(self, paper.id) if form == "printed"]
         worst = collections.Counter(_worst(found) for found in printed)
-        counts = ", ".join(f"{verdict} {worst[verdict]}" for verdict in _ORDER if worst[verdict])
+        counts = ", ".join(f"{verdict} {worst[verdict]}" for verdict in ORDER if worst[verdict])
         return self.parse_text_to_nodes(
             f"{paper.authors}, *{paper.title}* ({paper.year}), {address}.\n\n"
             f"**{len(printed)} printed statements judged, each by its worst verdict:** {counts}."
@@ -49,7 +45,7 @@ class Statements(SphinxDirective):
             # As HTML within Markdown, in which nothing of it is markup.
             html = statement_in_html(claims[name, form])
             says = re.sub(r"[*_`\[\]|~\\]", lambda found: f"&#{ord(found[0])};", html)
-            found = collections.Counter(_VERDICT.findall(body))
+            found = collections.Counter(VERDICT.findall(body))
             verdicts = "<br>".join(f"{verdict} ({count})" for verdict, count in found.items())
             if weight := re.search(r"^- Weight: ([\w-]+)", body, re.MULTILINE):
                 verdicts += f"<br>{weight[1]}"
@@ -65,22 +61,19 @@ class Statements(SphinxDirective):
         return [table]
 
 
-_ORDER = ("violated", "unresolved", "holds", "vacuous", "not-applicable")
-
-
 def _worst(found: list[str]) -> str:
     words = {verdict.split()[1] for verdict in found}
-    return next(word for word in _ORDER if word in words)
+    return next(word for word in ORDER if word in words)
 
 
 def _sections(directive: SphinxDirective, paper: str) -> list[tuple[str, str, str, str, str]]:
-    page = pathlib.Path(directive.env.srcdir, "claims", f"{paper}.md")
-    directive.env.note_dependency(str(page))
-    return _SECTION.findall(page.read_text(encoding="utf-8"))
+    docs = pathlib.Path(directive.env.srcdir)
+    directive.env.note_dependency(str(docs / "claims" / f"{paper}.md"))
+    return sections_of(docs, paper)
 
 
 def _verdicts(directive: SphinxDirective, paper: str) -> list[tuple[str, list[str]]]:
-    return [(form, _VERDICT.findall(body)) for _, form, _, _, body in _sections(directive, paper)]
+    return [(form, VERDICT.findall(body)) for _, form, _, _, body in _sections(directive, paper)]
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

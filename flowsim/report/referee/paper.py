@@ -4,21 +4,19 @@ import collections
 import dataclasses
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from flowsim._core import VERSION
-from flowsim._core.checks import refuse
 from flowsim._core.latex import escaped, latex
 from flowsim._core.text import counted
-from flowsim._core.types import Document
 from flowsim.claims import Claim, Judgement
-from flowsim.experiments.certification import DOCS, Record, counterexample_of, key_of
+from flowsim.experiments.certification import DOCS, Record
 from flowsim.experiments.sources import paper_digest
-from flowsim.papers.data import Fault, Weight, faults_of
+from flowsim.papers.data import Fault, Weight
 from flowsim.papers.paper import Paper
-from flowsim.problem import spec_of, toml, unnamed
-from flowsim.report.ledger import SOURCES, counts_in
+from flowsim.report.ledger import SOURCES
 from flowsim.report.referee.pages import AbstractPage, Section, Table
+from flowsim.report.referee.recorded import Counts, Recorded, recorded
 
 # The words after a number of statements, the weightiest first.
 _MANY = {
@@ -39,7 +37,6 @@ _FAILING = {
 _STANDING = {"source": 13, "statement": 44, "verdicts (problems)": 12, "certificate": 16, "id": 15}
 _SENTENCES = re.compile(r"(?<=[.]) +")
 _HOW = ("Judged ", "Judges ")  # what begins a sentence that says how, and not why
-_Counts = Mapping[Judgement, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,20 +45,27 @@ class Statement:
 
     **Fields:**
 
-    - claim: its printed form.
-    - correction: its corrected form, None if there is none.
-    - fault: what is wrong with it, None if it is not known to fail.
-    - counts: how many of its problems have each verdict; None where the verdicts are not at hand.
-    - correction_counts: those of the corrected form.
-    - row: what a certificate shows of it, or why there is none; None where nothing that is still valid is recorded.
+    - printed: those about its printed form.
+    - corrected: those about its corrected form, None if there is none.
     """
 
-    claim: Claim
-    correction: Claim | None
-    fault: Fault | None
-    counts: _Counts | None
-    correction_counts: _Counts | None
-    row: Document | None
+    printed: Recorded
+    corrected: Recorded | None
+
+    @property
+    def claim(self) -> Claim:
+        """Its printed form."""
+        return self.printed.claim
+
+    @property
+    def fault(self) -> Fault | None:
+        """What is wrong with it, None if it is not known to fail."""
+        return self.printed.fault
+
+    @property
+    def counts(self) -> Counts | None:
+        """How many of its problems have each verdict; None where the verdicts are not at hand."""
+        return self.printed.counts
 
     @property
     def place(self) -> str:
@@ -72,11 +76,6 @@ class Statement:
     def settled(self) -> bool:
         """Whether it holds on every problem on which it applies."""
         return self.fault is None and self.counts is not None and not self.counts.get(Judgement.UNRESOLVED)
-
-    @property
-    def certified(self) -> str | None:
-        """Proved, refuted, or None."""
-        return None if self.row is None else self.row["certified"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,44 +147,14 @@ def review_of_paper(paper: Paper, docs: pathlib.Path = DOCS) -> PaperReview:
 
     **Raises:** `ProblemError` if the ledger lacks a statement, or disagrees with the package about which of them fail.
     """
-    page, record = docs / "claims" / f"{paper.id}.md", Record(docs / "certified")
+    page, found = docs / "claims" / f"{paper.id}.md", recorded(paper, docs)
     text = page.read_text(encoding="utf-8") if page.is_file() else None
-    forms: dict[str, dict[str, Claim]] = {}
-    for claim in paper.claims:
-        forms.setdefault(claim.id, {})[claim.form] = claim
-    counts = None if text is None else counts_in(text)
-    faults, found, outdated = faults_of(paper.id), [], 0
-    for name, by_form in forms.items():
-        if "printed" not in by_form:
-            continue
-        claim, correction, row = by_form["printed"], by_form.get("corrected"), record.row(by_form["printed"])
-        own, corrected = (_counts_of(counts, form, page) for form in (claim, correction))
-        if own is not None and (Judgement.VIOLATED in own) != (name in faults):
-            came = "is violated there, and is not" if Judgement.VIOLATED in own else "is not violated there, and is"
-            refuse(str(page), "the ledger of this version of flowsim", f"{name} {came} among its statements that fail")
-        if row is not None and row["key"] not in _keys(claim):
-            row, outdated = None, outdated + 1
-        found.append(Statement(claim, correction, faults.get(name), own, corrected, row))
-    sources = _rests_on(paper, text, page, record.path_of(paper.claims[0]), outdated)
-    return PaperReview(paper, tuple(found), tuple(sources))
-
-
-def _counts_of(
-    counts: Mapping[tuple[str, str], _Counts] | None, claim: Claim | None, page: pathlib.Path
-) -> _Counts | None:
-    if counts is None or claim is None:
-        return None
-    if not counts.get((claim.id, claim.form)):
-        refuse(str(page), "the ledger of this version of flowsim", f"it has no verdict on {claim.id}, {claim.form}")
-    return counts[claim.id, claim.form]
-
-
-def _keys(claim: Claim) -> set[str]:
-    """Those of valid certificates of a claim: on its problems, or on its smallest counterexample."""
-    tables = [unnamed(named) for named in claim.problems]
-    if (file := counterexample_of(claim)) is not None:
-        tables.append(toml.parse(file.read_text(encoding="utf-8")))
-    return {key_of(claim, spec_of(one)) for one in tables}
+    corrections = {one.claim.id: one for one in found if one.claim.form == "corrected"}
+    printed = [one for one in found if one.claim.form == "printed"]
+    statements = tuple(Statement(one, corrections.get(one.claim.id)) for one in printed)
+    outdated = sum(one.outdated for one in printed)
+    certified = Record(docs / "certified").path_of(paper.claims[0])
+    return PaperReview(paper, statements, tuple(_rests_on(paper, text, page, certified, outdated)))
 
 
 def _rests_on(
@@ -225,12 +194,13 @@ def _counts_line(statements: Iterable[Statement], failing: list[Statement]) -> s
 
 
 def _certificates_line(failing: list[Statement], others: list[Statement]) -> str:
-    if not any(one.row is not None for one in (*failing, *others)):
+    if not any(one.printed.row is not None for one in (*failing, *others)):
         return "Certificates: none is recorded."
     refuted, proved = (
-        sum(one.certified == word for one in group) for group, word in ((failing, "refuted"), (others, "proved"))
+        sum(one.printed.certified == word for one in group)
+        for group, word in ((failing, "refuted"), (others, "proved"))
     )
-    tried = sum(one.row is not None for one in others)
+    tried = sum(one.printed.row is not None for one in others)
     said = f"Certificates refute {refuted} of the {len(failing)} that fail, each on one problem"
     if not tried:
         return f"{said}; no proof of the others was tried."
@@ -280,7 +250,7 @@ def _what_is_wrong(of: Statement) -> str:
     """The kind of the fault, and the note on the printed form or, without one, on the correction."""
     if of.fault is None:
         return ""
-    notes = [of.claim.note, of.correction.note if of.correction is not None else ""]
+    notes = [one.claim.note for one in (of.printed, of.corrected) if one is not None]
     kept = (" ".join(one for one in _SENTENCES.split(note) if not one.startswith(_HOW)).strip() for note in notes)
     why = next(filter(None, kept), "")
     maybe = f" ({_OF_THE_TEXT})" if of.fault.extraction else ""
@@ -291,17 +261,18 @@ def _what_is_wrong(of: Statement) -> str:
 
 def _correction(of: Statement) -> str:
     """The corrected form in LaTeX, and on how many problems it is unresolved."""
-    if of.correction is None:
+    if of.corrected is None:
         return "none is recorded"
-    open_on = (of.correction_counts or {}).get(Judgement.UNRESOLVED, 0)
+    open_on = (of.corrected.counts or {}).get(Judgement.UNRESOLVED, 0)
     maybe = f" (unresolved on {counted(open_on, 'problem')})" if open_on else ""
-    return f"{latex(of.correction.statement)}{maybe}"
+    return f"{latex(of.corrected.claim.statement)}{maybe}"
 
 
 def _certificate(of: Statement) -> str:
-    if of.row is None:
+    row, certified = of.printed.row, of.printed.certified
+    if row is None:
         return "none"
-    if of.certified is None:
-        reason = str(of.row["uncertified"])
+    if certified is None:
+        reason = str(row["uncertified"])
         return reason if reason.startswith("none") else f"none: {reason}"
-    return f"{of.certified} on: {of.row['problem']}"
+    return f"{certified} on: {row['problem']}"

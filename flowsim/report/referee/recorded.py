@@ -1,0 +1,80 @@
+"""What the ledger, the certificates and the package record of each form of a paper's statements."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+
+from flowsim._core.checks import refuse
+from flowsim._core.types import Document
+from flowsim.claims import Claim, Judgement
+from flowsim.experiments.certification import DOCS, Record, counterexample_of, key_of
+from flowsim.papers.data import Fault, faults_of
+from flowsim.papers.paper import Paper
+from flowsim.problem import spec_of, toml, unnamed
+from flowsim.report.ledger import counts_in
+
+Counts = Mapping[Judgement, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """The records about one form of a statement.
+
+    **Fields:**
+
+    - claim: the statement in this form.
+    - fault: what is wrong with it; None if it is not known to fail, or is a corrected form.
+    - counts: how many of its problems have each verdict; None where the verdicts are not at hand.
+    - row: what a certificate shows of it, or why there is none; None where nothing that is still valid is recorded.
+    - outdated: whether a certificate was left out, as it is of another form of the statement or the problem.
+    """
+
+    claim: Claim
+    fault: Fault | None
+    counts: Counts | None
+    row: Document | None
+    outdated: bool
+
+    @property
+    def certified(self) -> str | None:
+        """Proved, refuted, or None."""
+        return None if self.row is None else self.row["certified"]
+
+
+def recorded(paper: Paper, docs: pathlib.Path = DOCS) -> list[Recorded]:
+    """Gather the records about all forms of a paper's statements, in the order of the paper; nothing is judged again.
+
+    **Arguments:**
+
+    - paper: the paper.
+    - docs: a folder with ``claims/PAPER.md`` and ``certified/PAPER.json``, which may be missing.
+
+    **Raises:** `ProblemError` if the ledger lacks a statement, or disagrees with the package about which of them fail.
+    """
+    page, record = docs / "claims" / f"{paper.id}.md", Record(docs / "certified")
+    counts = counts_in(page.read_text(encoding="utf-8")) if page.is_file() else None
+    faults, found = faults_of(paper.id), []
+    for claim in paper.claims:
+        own = None if counts is None else counts.get((claim.id, claim.form))
+        if counts is not None and not own:
+            _contradicted(page, f"it has no verdict on {claim.id}, {claim.form}")
+        fault = faults.get(claim.id) if claim.form == "printed" else None
+        if claim.form == "printed" and own is not None and (Judgement.VIOLATED in own) != (fault is not None):
+            came = "is violated there, and is not" if fault is None else "is not violated there, and is"
+            _contradicted(page, f"{claim.id} {came} among its statements that fail")
+        row = record.row(claim)
+        outdated = row is not None and row["key"] not in _keys(claim)
+        found.append(Recorded(claim, fault, own, None if outdated else row, outdated))
+    return found
+
+
+def _contradicted(page: pathlib.Path, came: str) -> None:
+    refuse(str(page), "the ledger of this version of flowsim", came)
+
+
+def _keys(claim: Claim) -> set[str]:
+    """Those of valid certificates of a claim: on its problems, or on its smallest counterexample."""
+    tables = [unnamed(named) for named in claim.problems]
+    if (file := counterexample_of(claim)) is not None:
+        tables.append(toml.parse(file.read_text(encoding="utf-8")))
+    return {key_of(claim, spec_of(one)) for one in tables}
