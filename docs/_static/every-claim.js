@@ -31,7 +31,7 @@
 
   function keep() {
     const chosen = new URLSearchParams([...new FormData(form)].filter(([, value]) => value.trim()));
-    history.replaceState(null, "", `${location.pathname}${location.search}${chosen.size ? `#${chosen}` : ""}`);
+    history.replaceState(null, "", `${location.pathname}${location.search}${String(chosen) && `#${chosen}`}`);
     filter();
   }
 

@@ -5,12 +5,13 @@ import dataclasses
 import html
 import pathlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from flowsim.claims import Claim, Judgement
 from flowsim.experiments.certification import counterexample_of
 from flowsim.papers import PAPERS
 from flowsim.papers.data import Weight
+from flowsim.papers.paper import Paper
 from flowsim.report.documents import MARKS
 from flowsim.report.ledger import anchor_of
 from flowsim.report.referee import Recorded, recorded
@@ -44,7 +45,7 @@ VERDICTS = {
 }
 # What a row may be filtered by, with the label of the field and what may be chosen.
 FILTERS = {
-    "paper": ("Paper", {paper.id: f"{paper.id}" for paper in PAPERS}),
+    "paper": ("Paper", {paper.id: paper.id for paper in PAPERS}),
     "form": ("Form", {"printed": "as printed", "corrected": "corrected"}),
     "verdict": ("Verdict", VERDICTS),
     "fault": ("What is wrong", FAULTS),
@@ -102,31 +103,31 @@ class Row:
         """Its cells in Markdown, but that of the statement, which is HTML: its place, verdicts, fault and files."""
         claim, counts = self.claim, self.record.counts or {}
         link = f"[{claim.id}](claims/{self.paper}.md#{anchor_of(claim.id, claim.form)})"
-        where = claim.source.removeprefix(f"{self.paper}, ")
-        form = "" if claim.form == "printed" else f"<br>{claim.form}"
+        where = re.sub(r"[*_\\|]", r"\\\g<0>", claim.source.removeprefix(f"{self.paper}, "))
+        place = where if claim.form == "printed" else f"{claim.form}; {where}"
         verdicts = "<br>".join(f"{MARKS[verdict]} {verdict} ({count})" for verdict, count in counts.items())
         file = counterexample_of(claim)
         download = "" if file is None else f"{{download}}`counterexample <counterexamples/{file.name}>`"
         fault = "" if self.fault is None else FAULTS[self.fault]
         shown = "<br>".join(filter(None, (self.record.certified, download)))
-        cells = (f"{link}{form}", re.sub(r"[*_\\|]", r"\\\g<0>", where), verdicts, fault, shown)
+        cells = (f"{link}<br>{place}", verdicts, fault, shown)
         return f"| {' | '.join(cells)} |"
 
 
-HEADS = ("claim", "place", "verdicts (problems)", "what is wrong", "certified")
-STATEMENT = 2  # the place of its column, between those of the Markdown
+HEADS = ("claim", "verdicts (problems)", "what is wrong", "certified")
+STATEMENT = 1  # the place of its column, between those of the Markdown
 
 
-def rows_of(docs: pathlib.Path) -> list[Row]:
-    """A row for each form of each statement of all papers.
+def rows_of(docs: pathlib.Path, papers: Sequence[Paper] = PAPERS) -> list[Row]:
+    """A row for each form of each statement.
 
-    **Arguments:** docs: the folder with ``claims`` and ``certified``.
+    **Arguments:** docs: the folder with ``claims`` and ``certified``; papers: those whose statements they are.
 
     **Raises:** `ValueError` if a page of the ledger contradicts itself or the package.
     """
-    rows = [Row(record) for paper in PAPERS for record in recorded(paper, docs)]
+    rows = [Row(record) for paper in papers for record in recorded(paper, docs)]
     judged = {}
-    for paper in PAPERS:
+    for paper in papers:
         for name, form, _, _, body in sections_of(docs, paper.id):
             judged[name, form] = collections.Counter(Judgement(one.split()[1]) for one in VERDICT.findall(body))
     for row in rows:
