@@ -5,6 +5,7 @@ import contextvars
 import functools
 import inspect
 import pathlib
+import re
 import types
 from collections.abc import Hashable, Iterator, Sequence
 
@@ -32,6 +33,26 @@ def known_by_value(function: object) -> Hashable:
     except (_OpaqueError, TypeError, ValueError):  # a ValueError comes from a name that is not bound yet
         return id(function)
     return value
+
+
+def values_as_text(function: object, code: bool = False) -> str:
+    """The output of `known_by_value` as text without addresses, which is equal in all processes.
+
+    **Arguments:** code: whether the code of functions is written, too.
+    """
+    return _as_text(known_by_value(function), code)
+
+
+def _as_text(value: object, code: bool) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(_as_text(part, code) for part in value)})"
+    if isinstance(value, types.CodeType):
+        if not code:
+            return ""
+        # Numbers in a code object belong to it.
+        constants = [_as_text(one, code) if isinstance(one, types.CodeType) else repr(one) for one in value.co_consts]
+        return _as_text((value.co_code, value.co_names, tuple(constants)), code)
+    return "" if type(value) is int else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _essence(value: object, within: tuple[int, ...]) -> Hashable:

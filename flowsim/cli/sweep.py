@@ -43,7 +43,7 @@ def sweep(
     tables, axes = grid_of(path, over, overrides)
     mesh = mesh_over(devices, Hosts())
     plan = checked(tables, axes, Asked(claims), disk_budget, mesh)
-    unfinished, part = Map(tables, axes, {}, out, claims), part_of(shard, out)
+    unfinished, part = Map(tables, axes, {}, out, claims, made=plan.made), part_of(shard, out)
     with folder_of(out), executor_of(jobs, scheduler) as executor:
         if shard is not None:
             missing = maps.integrate_part(unfinished, plan, part, not quiet, mesh, executor)

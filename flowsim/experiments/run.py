@@ -103,7 +103,7 @@ def run(
     with contextlib.ExitStack() as hold:
         by_first(mesh, lambda: hold.enter_context(at_work_in(out, "run")))
         with _taken_back(out / "problem.toml"):
-            kept = by_first(mesh, lambda: _enter(out, problem.spec, resume))
+            kept = by_first(mesh, lambda: _enter(out, problem, resume))
             trajectory = _integrated(problem, kept, out / TRAJECTORY, checkpoint, progress)
         if progress:
             print(trajectory, "", sep="\n", flush=True)
@@ -127,7 +127,7 @@ def run(
         by_first(mesh, lambda: write_json(out / "verdicts.json", document))
         if found.band:
             beside = problem.extra_arrays(trajectory.models) | ends(found.band)
-            by_first(mesh, lambda: trajectory.save(out / TRAJECTORY, beside, problem.spec.identity))
+            by_first(mesh, lambda: trajectory.save(out / TRAJECTORY, beside, problem.identity))
         if finished:
             by_first(mesh, lambda: shutil.rmtree(checkpoint, ignore_errors=True))
         return found
@@ -167,11 +167,11 @@ def _seconds(certify: bool | float, problem: Problem) -> float | None:
     return seconds
 
 
-def _enter(out: pathlib.Path, spec: AbstractSpec, resume: bool) -> dict[str, np.ndarray] | None:
+def _enter(out: pathlib.Path, problem: Problem, resume: bool) -> dict[str, np.ndarray] | None:
     """Begin a run in its folder, or come back to it, and write the problem in its resolved form; the arrays of the
     trajectory that is there.
     """
-    file = out / "problem.toml"
+    file, spec = out / "problem.toml", problem.spec
     with folder_of(out):
         if file.exists():
             if not resume:
@@ -179,7 +179,7 @@ def _enter(out: pathlib.Path, spec: AbstractSpec, resume: bool) -> dict[str, np.
             name = differing_field(_written(file, spec), spec)
             if name is not None:
                 refuse("--out", "the folder of this same problem", f"{name} differs from {file}: take another folder")
-        kept = _kept(out / TRAJECTORY, spec, known=file.exists())
+        kept = _kept(out / TRAJECTORY, problem, known=file.exists())
         if resume:
             remove_parts_of_the_dead(out)
             remove_parts_of_the_dead(out / FIGURES)
@@ -213,7 +213,7 @@ def _written(file: pathlib.Path, spec: AbstractSpec) -> Tables:
         return toml.parse(spec.to_toml())
 
 
-def _kept(file: pathlib.Path, spec: AbstractSpec, known: bool) -> dict[str, np.ndarray] | None:
+def _kept(file: pathlib.Path, problem: Problem, known: bool) -> dict[str, np.ndarray] | None:
     """The arrays of the trajectory of this problem, or None if there is none.
 
     **Arguments:** known: whether the folder belongs to a run of this problem.
@@ -222,7 +222,7 @@ def _kept(file: pathlib.Path, spec: AbstractSpec, known: bool) -> dict[str, np.n
         return None
     try:
         arrays = read_arrays(file)
-        require_origin(metadata_of(arrays, file).get("origin"), spec.identity, "--out", "problem", file)
+        require_origin(metadata_of(arrays, file).get("origin"), problem.identity, "--out", "problem", file)
         return arrays
     except DamagedFileError as error:
         if known:
@@ -242,7 +242,7 @@ def _integrated(
     if kept is not None and (found := Trajectory.of_arrays(kept, file, problem.start)).status.finished:
         return found
     trajectory = problem.run(checkpoint=checkpoint / "flow", progress=progress)
-    beside, identity = problem.extra_arrays(trajectory.models), problem.spec.identity
+    beside, identity = problem.extra_arrays(trajectory.models), problem.identity
     by_first(_mesh(problem.loss), lambda: trajectory.save(file, beside, identity))
     return trajectory
 

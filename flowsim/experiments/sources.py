@@ -7,14 +7,13 @@ import hashlib
 import inspect
 import io
 import pathlib
-import re
 import sys
 import tokenize
 import types
 from collections.abc import Callable, Iterable, Iterator
 
 from flowsim import papers
-from flowsim._core.functions import known_by_value
+from flowsim._core.functions import values_as_text
 from flowsim.claims import Claim
 from flowsim.claims.declaring import Section
 from flowsim.problem.own.files import Texts, home_of, texts_of
@@ -37,7 +36,8 @@ def claim_digest(claim: Claim) -> str:
     """The digest of all sources that state a claim.
 
     For a claim of a paper this is the whole paper, since hypotheses and sides may come from any of its modules. For a
-    user's claim it is the files of its functions and all that they import, as they were when they were executed.
+    user's claim it is the files of its functions and all that they import and read, as they were when they were
+    executed, and the values that the functions use.
     """
     if _is_of_a_paper(claim):
         said = f"{claim.statement}\0{claim.note}"  # docstrings, which the digest of a paper leaves out
@@ -47,8 +47,8 @@ def claim_digest(claim: Claim) -> str:
     if (home := home_of(claim)) is not None:
         modules.append(home[0])
     texts = {path: text for module in modules for path, text in texts_of(module).items()}
-    # A function that was typed into a notebook has no file.
-    parts = [_digest(texts)] if texts else map(_text_of, functions)
+    # A function that was typed into a notebook has no file. One of a file may use what the file got from elsewhere.
+    parts = [_digest(texts), *map(values_as_text, functions)] if texts else map(_text_of, functions)
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
@@ -75,18 +75,7 @@ def _text_of(function: Callable) -> str:
     source = ""
     with contextlib.suppress(OSError, TypeError):
         source = inspect.getsource(function)
-    return source + _written(known_by_value(function))
-
-
-def _written(value: object) -> str:
-    """The output of `known_by_value` as text without addresses, which is equal in all processes."""
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_written, value))})"
-    if isinstance(value, types.CodeType):
-        # Numbers in a code object belong to it.
-        constants = [_written(one) if isinstance(one, types.CodeType) else repr(one) for one in value.co_consts]
-        return _written((value.co_code, value.co_names, tuple(constants)))
-    return "" if type(value) is int else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    return source + values_as_text(function, code=True)
 
 
 def _module_of(function: object) -> types.ModuleType | None:
@@ -148,7 +137,8 @@ def _path_of(name: str) -> pathlib.Path | None:
 def _digest(texts: Texts) -> str:
     digest = hashlib.sha256()
     for path in sorted(texts):
-        digest.update(path.name.encode() + b"\0" + hashlib.sha256(_code(texts[path]).encode()).digest())
+        text = _code(texts[path]).encode() if path.suffix == ".py" else texts[path]
+        digest.update(path.name.encode() + b"\0" + hashlib.sha256(text).digest())
     return digest.hexdigest()
 
 

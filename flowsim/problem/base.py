@@ -115,6 +115,10 @@ class AbstractSpec(AbstractTable, frozen=True, metaclass=_AbstractTables):
     def identity(self) -> str:
         """A digest of everything that the flow depends on. It excludes [test] and the wall-clock budget."""
 
+    def identity_with(self, loss: AbstractPopulationLoss, start: PyTree) -> str:
+        """The `identity` of a problem that was built, with what a user's function made."""
+        return self.identity
+
     @property
     @abc.abstractmethod
     def only_device(self) -> str | None:
@@ -182,6 +186,11 @@ class Problem:
     loss: AbstractPopulationLoss
     start: PyTree
     test: LinearRegression | RandomCovarianceRegression | None = None
+
+    @property
+    def identity(self) -> str:
+        """A digest of everything that the flow depends on."""
+        return self.spec.identity_with(self.loss, self.start)
 
     @property
     def minimizer(self) -> PyTree | None:

@@ -98,8 +98,8 @@ def to_explore(tables: Document, axes: tuple[GridAxis, ...], out: pathlib.Path, 
     modes = max(_count_of_modes(problem) for problem in (problems[0], problems[-1]))
     _check_size(len(problems), modes, len(named))
     # Each grid has its own folder: the batches of another grid, or of other software, are not in the way.
-    digest = hashlib.sha256(origin([claims, *(spec.identity for spec in plan.cells)]).encode()).hexdigest()
-    unfinished = Map(tables, axes, {}, out.with_name(f"{out.name}.{digest[:12]}.parts"), claims, curves=True)
+    digest = hashlib.sha256(origin([claims, *(problem.identity for problem in problems)]).encode()).hexdigest()
+    unfinished = Map(tables, axes, {}, out.with_name(f"{out.name}.{digest[:12]}.parts"), claims, True, plan.made)
     return Explorable(out, unfinished, plan, problems, named)
 
 

@@ -91,6 +91,7 @@ def _difference(one: Tables, other: Tables) -> str | None:
     left, right = (
         {f"the axis {axis['field']}": (place, axis["values"]) for place, axis in enumerate(document["axes"])}
         | {"--claims": document["claims"], "curves": document.get("curves")}
+        | {"what the function makes": document.get("made")}
         | dict(toml.flat(document["problem"]))
         for document in (one, other)
     )

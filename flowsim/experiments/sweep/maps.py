@@ -55,6 +55,7 @@ class Map:
     - folder: the folder of the map.
     - claims: the pattern of the ids of claims, None for those that papers name.
     - curves: whether the course of each flow is among the quantities.
+    - made: a digest of what a user's function made for the cells, or None.
     """
 
     tables: Tables
@@ -63,6 +64,7 @@ class Map:
     folder: pathlib.Path
     claims: str | None = None
     curves: bool = False
+    made: str | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -136,7 +138,13 @@ class Map:
         quantities = {name: array for name, array in arrays.items() if name != "metadata"}
         axes = tuple(GridAxis(axis["field"], tuple(axis["values"])) for axis in metadata["axes"])
         return Map(
-            metadata["problem"], axes, quantities, path.parent, metadata["claims"], metadata.get("curves", False)
+            metadata["problem"],
+            axes,
+            quantities,
+            path.parent,
+            metadata["claims"],
+            metadata.get("curves", False),
+            metadata.get("made"),
         )
 
     def _places(self, index: int | Sequence[int]) -> tuple[int, ...]:
@@ -190,7 +198,8 @@ def sweep(
     tables = tables_of(problem)
     parsed = tuple(GridAxis.of(field, values) for field, values in axes.items())
     plan = checked(tables, parsed, Asked(claims, curves), disk_budget, mesh)
-    return entered(Map(tables, parsed, {}, pathlib.Path(out), claims, curves), plan, resume, progress, mesh, executor)
+    unfinished = Map(tables, parsed, {}, pathlib.Path(out), claims, curves, plan.made)
+    return entered(unfinished, plan, resume, progress, mesh, executor)
 
 
 def tables_of(problem: AbstractSpec | Tables) -> Document:
@@ -286,7 +295,7 @@ def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:
 def _document(sweep: Map) -> Document:
     """The data that identify a sweep, in the form of JSON."""
     axes = [dataclasses.asdict(axis) for axis in sweep.axes]
-    asked = {"claims": sweep.claims, "curves": sweep.curves}
+    asked = {"claims": sweep.claims, "curves": sweep.curves} | ({"made": sweep.made} if sweep.made else {})
     return json.loads(json.dumps({"problem": dict(sweep.tables), "axes": axes, **asked}))
 
 

@@ -1,5 +1,6 @@
 """The plan of a sweep, checked before anything is integrated or written."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,17 +16,18 @@ from flowsim.experiments.sweep.integration import CellBatch
 from flowsim.experiments.sweep.judged import Asked, chosen, dtypes
 from flowsim.experiments.sweep.kept import OF_BATCHES
 from flowsim.experiments.sweep.records import DTYPES
-from flowsim.problem import AbstractSpec, known_fields
+from flowsim.problem import AbstractSpec, ProblemSpec, known_fields
 
 
 class SweepPlan(NamedTuple):
-    """The problems of all cells, the last axis varying fastest; the batches in which they are integrated; and what is
-    recorded.
+    """The problems of all cells, the last axis varying fastest; the batches in which they are integrated; what is
+    recorded; and a digest of what a user's function made for the cells, or None.
     """
 
     cells: list[AbstractSpec]
     batches: list[CellBatch]
     asked: Asked
+    made: str | None = None
 
 
 def checked(
@@ -68,7 +70,17 @@ def checked(
     for name in cells[0].observables:
         if name in (*known, *OF_BATCHES, "metadata"):
             refuse("OBSERVABLES", "names that no array of a map has", f'one is "{name}"')
-    return SweepPlan(cells, integration.plan(cells, mesh), asked)
+    return SweepPlan(cells, integration.plan(cells, mesh), asked, _made(cells))
+
+
+def _made(cells: Sequence[AbstractSpec]) -> str | None:
+    """A digest of the losses and starts of a user's function, which may read what no field of a problem names."""
+    if any(isinstance(spec, ProblemSpec) for spec in cells):
+        return None
+    digest = hashlib.sha256()
+    for spec in cells:
+        digest.update(spec.build().identity.encode())
+    return digest.hexdigest()
 
 
 def _check_size(count: int, kinds: tuple[np.dtype, ...], disk_budget: float) -> None:

@@ -1,4 +1,6 @@
-"""Python files of users. Each is executed once, and identified by its content and by the files that it imports."""
+"""Python files of users. Each is executed once, and identified by its content and by the files that it imports and
+reads.
+"""
 
 import ast
 import contextlib
@@ -16,8 +18,10 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 
 from flowsim._core.checks import ProblemError, refuse
+from flowsim._core.files import bytes_of
 from flowsim._core.text import in_short
 from flowsim.problem.base import Kind
+from flowsim.problem.own import reading
 
 Texts = Mapping[pathlib.Path, bytes]
 
@@ -98,11 +102,12 @@ def module_at(path: str, digest: str) -> types.ModuleType | None:
 def module_of(path: str) -> tuple[types.ModuleType, str]:
     """The module of a file in its present state, and its digest. A file is executed once for each digest.
 
-    While it is executed it can import from its folder.
+    While it is executed it can import from its folder. The digest is also of the files that were read then.
 
     **Raises:** `ProblemError` if the file cannot be read or executed.
     """
-    texts = _read(path)
+    sources = _read(path)
+    texts = _with_data(sources)
     digest = digest_of(texts)
     if (path, digest) in _MODULES:
         return _MODULES[path, digest], digest
@@ -114,8 +119,9 @@ def module_of(path: str) -> tuple[types.ModuleType, str]:
     sys.path.insert(0, os.path.dirname(path))
     # Python would use outdated bytecode for a file that was edited twice within a second.
     writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    reading.forget(main)
     try:
-        with blaming(path, path, "a Python file that can be executed"):
+        with blaming(path, path, "a Python file that can be executed"), reading.watched():
             exec(compile(texts[main], path, "exec", dont_inherit=True), vars(module))
     except ProblemError:
         sys.modules.pop(module.__name__, None)
@@ -125,13 +131,15 @@ def module_of(path: str) -> tuple[types.ModuleType, str]:
         # The file may have removed the folder itself.
         with contextlib.suppress(ValueError, AttributeError):
             sys.path.remove(os.path.dirname(path))
+    texts = _with_data(sources)
+    digest = digest_of(texts)
     _EXECUTED[module.__name__] = texts
-    _IMPORTED.update((other, texts[other]) for other in others)
+    _IMPORTED.update((other, texts[other]) for other in texts if other != main)
     return _MODULES.setdefault((path, digest), module), digest
 
 
 def texts_of(module: types.ModuleType) -> Texts:
-    """The content of the file of a module, and of the files that it imports, when they were executed.
+    """The content of the file of a module, and of the files that it imports and reads, when they were executed.
 
     **Raises:** `ProblemError` if a change of one of them since then can be detected.
     """
@@ -202,6 +210,17 @@ def _read(path: str) -> dict[pathlib.Path, bytes]:
                 left.append(other)
     first, *others = found
     return {name: found[name] for name in (first, *sorted(others, key=lambda path: (path.name, path)))}
+
+
+def _with_data(sources: Texts) -> dict[pathlib.Path, bytes]:
+    """Files, followed by the present content of those that their code has read; see `reading`."""
+    found = {**sources}
+    for path in sorted(set[pathlib.Path]().union(*map(reading.read_by, sources)), key=lambda path: (path.name, path)):
+        # A file that was removed changes the digest, too.
+        with contextlib.suppress(OSError):
+            if path not in found:
+                found[path] = bytes_of(path)
+    return found
 
 
 def _is_own(folder: pathlib.Path) -> bool:

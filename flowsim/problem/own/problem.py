@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
-from flowsim._core.functions import known_by_value
+from flowsim._core.functions import known_by_value, values_as_text
 from flowsim._core.types import Document, Tables
 from flowsim.flow.recording import check_model
 from flowsim.flow.trajectory import Trajectory, weights
@@ -67,6 +67,12 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
         flow = msgspec.structs.replace(self.flow, budget_seconds=None)
         text = msgspec.structs.replace(self, make=split(self.make)[1], flow=flow).to_toml()
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def identity_with(self, loss: AbstractPopulationLoss, start: PyTree) -> str:
+        # The function may read a file, or whatever else the digest of its module does not know.
+        leaves, _ = jax.tree.flatten((loss, start))
+        made = [values_as_text(leaf.function if isinstance(leaf, _Named) else leaf) for leaf in leaves]
+        return hashlib.sha256("\0".join([self.identity, *made]).encode()).hexdigest()
 
     @property
     def only_device(self) -> str:

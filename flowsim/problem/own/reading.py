@@ -1,0 +1,83 @@
+"""The data files that users' Python files read while they are executed."""
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import jax
+
+_PACKAGE = str(pathlib.Path(__file__).parents[2])
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_OF_THE_SYSTEM = ("/proc", "/sys", "/dev", "/etc")
+_READ: dict[pathlib.Path, set[pathlib.Path]] = {}  # by the file whose code was at work
+_watched = 0  # files that are executed at present
+
+
+def read_by(path: pathlib.Path) -> set[pathlib.Path]:
+    """The files that the code of a file has read while it was executed, itself or through what it called."""
+    return _READ.get(path, set())
+
+
+def forget(path: pathlib.Path) -> None:
+    """Forget what the code of a file has read, as it will be executed again."""
+    _READ.pop(path, None)
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[None]:
+    """Note the files that are opened for reading inside the context."""
+    global _watched
+    if _note not in _INSTALLED:
+        # Python has no way to remove it, so that it is there once.
+        sys.addaudithook(_note)
+        _INSTALLED.append(_note)
+    _watched += 1
+    try:
+        yield
+    finally:
+        _watched -= 1
+
+
+def _note(event: str, arguments: tuple) -> None:
+    if not _watched or event != "open":
+        return
+    # An error in here would become one of the user's file.
+    with contextlib.suppress(Exception):
+        opened, mode, flags = arguments
+        reads = any(letter in mode for letter in "r+") if isinstance(mode, str) else not flags & os.O_WRONLY
+        path = _own(os.path.abspath(os.fsdecode(opened))) if reads and not isinstance(opened, int) else None
+        if path is None:
+            return
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            reader = frame.f_code.co_filename
+            if reader.endswith(".py") and not _of_library(reader):
+                _READ.setdefault(pathlib.Path(os.path.abspath(reader)), set()).add(path)
+            frame = frame.f_back
+
+
+_INSTALLED: list[Callable[[str, tuple], None]] = []
+
+
+def _own(name: str) -> pathlib.Path | None:
+    """The path of a file of the user; None for those of libraries and of the system, and in hidden folders, where
+    programs keep what they can make again.
+    """
+    with contextlib.suppress(ValueError, NotImplementedError):  # from a file that is not bytecode
+        name = importlib.util.source_from_cache(name)
+    path, compiled = pathlib.Path(name), jax.config.values["jax_compilation_cache_dir"]
+    if compiled and pathlib.Path(compiled) in path.parents:
+        return None
+    if _of_library(name) or name.startswith(_OF_THE_SYSTEM) or any(part.startswith(".") for part in path.parent.parts):
+        return None
+    return path
+
+
+def _of_library(name: str) -> bool:
+    inside = any(name.startswith(f"{folder}{os.sep}") for folder in (_PACKAGE, *_LIBRARIES))
+    return inside or bool({"site-packages", "dist-packages"} & {*pathlib.Path(name).parts})
