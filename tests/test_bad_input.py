@@ -15,6 +15,8 @@ from flowsim.claims.statements import polyak_lojasiewicz
 from flowsim.cli import common, main
 from flowsim.experiments.audit import judge_all
 from flowsim.problem import ProblemError, ProblemSpec, toml
+from flowsim.tasks import LinearRegression
+from flowsim.tasks.sampling import draw_prompts
 
 PLAIN = "[task]\ncontext_length = 10\ncovariance = [[1.0]]\n[init]\nscale = 0.3\n"
 IDENTITY = '[task]\ncontext_length = 10\ncovariance = "identity"\ndimension = 2\n'
@@ -109,6 +111,18 @@ def test_a_claim_s_file_that_raises(text, message, tmp_path, capsys):
     assert main.main(["refute", f"{tmp_path / 'own.py'}:claim"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line and "own.py" in line
+
+
+def test_imaginary_parts_are_not_dropped():
+    for given in ([1j, 2.0], jnp.full(2, 1j)):
+        with pytest.raises(ValueError, match="x must be an array of numbers of shape"):
+            checks.as_array("x", given, (2,))
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 0.5])
+def test_a_seed_that_no_key_has_is_refused(seed):
+    with pytest.raises(ValueError, match="seed must be a whole number of 64 bits"):
+        draw_prompts(LinearRegression([[1.0]], 2), 1, 1, seed=seed)
 
 
 def test_the_environment(monkeypatch, tmp_path, capsys):

@@ -170,3 +170,17 @@ def test_bad_arguments_are_refused_by_name():
         sgd.moments(np.zeros((2, 2)), [0.1, -0.1])
     with pytest.raises(ValueError, match="batch must be a whole number"):
         sgd.moments(np.zeros((2, 2)), [0.1], batch=0)
+
+
+def test_known_steps_are_known_while_a_function_is_traced():
+    sgd = OnePassSGD(LinearRegression(np.eye(2), 5))
+    excess = lambda start: sgd.moments(start, [0.1, 0.2]).excess
+    close(jax.jit(excess)(jnp.ones((2, 2))), excess(jnp.ones((2, 2))), 1e-14)
+    with pytest.raises(ValueError, match="step_sizes must be at least 0, but the least is -0.1"):
+        jax.jit(lambda start: sgd.moments(start, [0.1, -0.1]).excess)(jnp.ones((2, 2)))
+
+
+def test_a_task_whose_energy_has_no_inverse_is_refused():
+    with pytest.raises(ValueError, match="task must be one whose E z z"):
+        OnePassSGD(LinearRegression(np.eye(2), 5, prior_covariance=np.zeros((2, 2))))
+    OnePassSGD(LinearRegression(np.eye(2), 5, prior_covariance=np.zeros((2, 2)), label_noise=0.1))

@@ -75,10 +75,13 @@ def refuse_debugging() -> None:
 def as_array(name: str, x: ArrayLike | Iterable, shape: tuple[int | None, ...]) -> Float[Array, "..."]:
     """A float64 array of the given shape; ``None`` stands for any length.
 
-    **Raises:** `ValueError` on another shape, on entries that are not numbers, on NaN or infinity.
+    **Raises:** `ValueError` on another shape, on entries that are not real numbers, on NaN or infinity.
     """
     require_float64()
     found = _on_the_host(x)
+    # JAX would drop imaginary parts.
+    if isinstance(found, np.ndarray | jax.Array) and np.iscomplexobj(found):
+        refuse(name, f"an array of numbers of shape {shape_text(shape)}", f"got {x!r:.60}")
     # Known numbers stay known while a function is traced, so that a loss that is made there can be kept.
     evaluating = jax.ensure_compile_time_eval() if isinstance(found, np.ndarray) else contextlib.nullcontext()
     try:
@@ -96,10 +99,10 @@ def as_array(name: str, x: ArrayLike | Iterable, shape: tuple[int | None, ...]) 
 
 
 def _on_the_host(x: ArrayLike | Iterable) -> ArrayLike | Iterable:
-    """Known numbers as a float64 array of NumPy, which JAX takes without compiling a program; others as they are."""
+    """Known numbers as a NumPy array, float64 or complex, which JAX takes without compiling; others as they are."""
     with contextlib.suppress(TypeError, ValueError):
-        if not isinstance(x, jax.Array) and (values := np.asarray(x)).dtype.kind in "biuf":
-            return values.astype(np.float64)
+        if not isinstance(x, jax.Array) and (values := np.asarray(x)).dtype.kind in "biufc":
+            return values if values.dtype.kind == "c" else values.astype(np.float64)
     return x
 
 

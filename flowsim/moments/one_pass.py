@@ -51,7 +51,7 @@ class OnePassSGD(eqx.Module):
     - minimum: L(Gamma*).
     - energy: (d, d) E z z^T.
 
-    **Raises:** `ValueError` for another task.
+    **Raises:** `ValueError` for another task, or if E z z^T has no inverse in float64.
 
     **Source:** Wu, Zou, Chen, Braverman, Gu and Bartlett, How many pretraining tasks are needed for in-context learning
     of linear regression?, for the model and the descent; their losses are twice and their steps half of these.
@@ -76,6 +76,8 @@ class OnePassSGD(eqx.Module):
         d = task.dimension
         self.energy = second[:d, :d]
         self.least = jnp.linalg.solve(self.energy, second[:d, d:]).T
+        if checks.is_concrete(self.least) and not np.all(np.isfinite(self.least)):
+            checks.refuse("task", "one whose E z z^T float64 can invert", f"E z z^T is {self.energy!s:.60}")
         # From (z, w) to (z, w - Gamma* z), whose parts are uncorrelated.
         change = jnp.block([[jnp.eye(d), jnp.zeros((d, d))], [-self.least, jnp.eye(d)]])
         self.fourth = jnp.einsum("ijkl,pi,qj,rk,sl->pqrs", fourth, change, change, change, change)
@@ -111,8 +113,9 @@ class OnePassSGD(eqx.Module):
         begin = checks.as_array("start", start, (None, None))
         self._check("start", begin)
         sizes = checks.as_array("step_sizes", step_sizes, (None,))
-        if checks.is_concrete(sizes) and not bool(jnp.all(sizes >= 0)):
-            checks.refuse("step_sizes", "at least 0", f"the least is {float(jnp.min(sizes)):g}")
+        # By NumPy, since JAX would trace the comparison of known numbers, too.
+        if checks.is_concrete(sizes) and np.any(np.asarray(sizes) < 0):
+            checks.refuse("step_sizes", "at least 0", f"the least is {np.min(np.asarray(sizes)):g}")
         return _moments(self, begin, sizes, jnp.asarray(1 / checks.count("batch", batch)))
 
     def _check(self, name: str, model: Matrix) -> None:

@@ -32,13 +32,14 @@ def draw_prompts(
 
     **Returns:** a batch of `Prompt`, with the prompts of all tasks on the first axis of its arrays, and their labels.
 
-    **Raises:** `ValueError` on numbers that are not whole or below 1, an infinite context and a law of lengths.
+    **Raises:** `ValueError` on numbers that are not whole or below 1, a seed of more than 64 bits, an infinite
+    context and a law of lengths.
     """
     if not isinstance(task, LinearRegression):
         checks.refuse("task", "a LinearRegression", f"got {task!r:.60}")
     total = checks.count("tasks", tasks) * checks.count("prompts", prompts)
-    if not isinstance(seed, int | np.integer):
-        checks.refuse("seed", "a whole number", f"it is {seed!r:.60}")
+    if not isinstance(seed, int | np.integer) or not -(2**63) <= seed < 2**63:
+        checks.refuse("seed", "a whole number of 64 bits", f"it is {seed!r:.60}")
     key = jax.random.key(seed)
     # By eigenvalues, since the covariance of w may be singular.
     values, vectors = jnp.linalg.eigh(task.weight_covariance)
