@@ -54,7 +54,7 @@ class OnePassSGD(eqx.Module):
     **Raises:** `ValueError` for another task, or if E z z^T has no inverse in float64.
 
     **Source:** Wu, Zou, Chen, Braverman, Gu and Bartlett, How many pretraining tasks are needed for in-context learning
-    of linear regression?, for the model and the descent; their losses are twice and their steps half of these.
+    of linear regression?, for the model and the descent. The moments are derived here.
     """
 
     least: Matrix
