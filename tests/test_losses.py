@@ -230,4 +230,4 @@ def test_a_loss_made_of_a_function_while_another_is_traced_can_be_kept(minimum):
 
 def test_a_minimum_may_depend_on_what_is_traced():
     loss = lambda c: FunctionLoss(lambda x: (x - c) ** 2 + c, minimum=c)
-    assert jax.jit(lambda c: loss(c).excess(jnp.asarray(5)))(3) == 4.0
+    assert jax.jit(lambda c: loss(c).excess(jnp.asarray(5.0)))(3.0) == 4.0
