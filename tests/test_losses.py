@@ -11,6 +11,7 @@ from helpers import assert_close, largest_z, random_model, regression, relative_
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowsim._core.checks import is_concrete
 from flowsim.losses import FunctionLoss, LinearAttentionLoss, MinimumKind
 from flowsim.models import LinearAttention
 from flowsim.tasks import Prompt
@@ -224,7 +225,7 @@ def test_a_minimum_that_is_no_number_is_refused():
 def test_a_loss_made_of_a_function_while_another_is_traced_can_be_kept(minimum):
     made = functools.cache(lambda: FunctionLoss(lambda x: x**2 / 2, minimum=minimum))
     jax.jit(lambda x: made()(x))(jnp.asarray(3.0))
-    assert not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(made()))
+    assert all(map(is_concrete, jax.tree.leaves(made())))
     np.testing.assert_equal(jax.jit(lambda x: made().excess(x))(jnp.asarray(3.0)), 4.5 - made().minimum)
 
 

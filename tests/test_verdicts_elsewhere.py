@@ -281,6 +281,7 @@ def test_a_derivative_by_hand_is_checked_where_the_slope_is_smaller_than_its_dif
 
     for factor, expected in ((1.0, True), (1.0 + 1e-4, False), (0.0, False)):
         landscape = loss_system(made(factor), Weight(jnp.asarray(1.5))).landscape()
+        assert landscape is not None
         assert all(descends(landscape, Weight(jnp.asarray(x))) is expected for x in (1.5, 1.0 + 1e-15))
 
 
