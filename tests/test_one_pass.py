@@ -1,6 +1,8 @@
 """One-pass SGD by exact moments: against quadrature over all that is random, sampled descents and gradient descent."""
 
 import itertools
+import math
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +37,10 @@ def prompts_by_quadrature(task, N, nodes=5):
 
 
 def gradients(Gamma, z, x, y):
-    return (np.einsum("pi,ij,pj->p", x, Gamma, z) - y)[:, None, None] * x[:, :, None] * z[:, None, :]
+    """Those of each prompt, at one Gamma or at one for each prompt."""
+    x, z = x[:, :, None], z[:, :, None]
+    missed = x.swapaxes(1, 2) @ Gamma @ z - y[:, None, None]
+    return missed * x * z.swapaxes(1, 2)
 
 
 TASKS = {
@@ -112,7 +117,7 @@ def test_many_steps_are_what_sampled_descents_do_in_the_mean():
         w = rng.standard_normal((copies, 2))
         y = np.einsum("pnd,pd->pn", X, w) + 0.3 * rng.standard_normal((copies, 5))
         z = np.einsum("pn,pnd->pd", y[:, :4], X[:, :4]) / 4
-        Gamma -= eta * gradients_of_each(Gamma, z, X[:, 4], y[:, 4])
+        Gamma -= eta * gradients(Gamma, z, X[:, 4], y[:, 4])
     excess = np.array(jax.vmap(sgd.excess)(jnp.asarray(Gamma)))
     found = sgd.moments(np.zeros((2, 2)), sizes)
     assert abs(np.mean(excess) - found.excess[-1]) <= 4.5 * np.std(excess) / np.sqrt(copies)
@@ -120,10 +125,6 @@ def test_many_steps_are_what_sampled_descents_do_in_the_mean():
     assert np.all(np.abs(np.mean(Gamma, axis=0) - found.mean[-1]) <= 4.5 * spread)
     # The noise of the steps is seen: without it the mean would be far off.
     assert found.excess[-1] - found.bias[-1] > 10 * np.std(excess) / np.sqrt(copies)
-
-
-def gradients_of_each(Gamma, z, x, y):
-    return (np.einsum("pi,pij,pj->p", x, Gamma, z) - y)[:, None, None] * x[:, :, None] * z[:, None, :]
 
 
 def test_the_mean_is_gradient_descent_and_so_are_ever_larger_batches():
@@ -170,6 +171,32 @@ def test_bad_arguments_are_refused_by_name():
         sgd.moments(np.zeros((2, 2)), [0.1, -0.1])
     with pytest.raises(ValueError, match="batch must be a whole number"):
         sgd.moments(np.zeros((2, 2)), [0.1], batch=0)
+
+
+@pytest.mark.parametrize("N", [3, 10**6, 10**12])
+def test_nothing_cancels_as_the_context_grows(N):
+    """In one coordinate, by fractions: the least loss, and the loss after a step from the minimum."""
+    h, noise, q, eta = Fraction(1, 2), Fraction(1, 2**20) ** 2, Fraction(1, N), Fraction(1, 8)
+    sgd = OnePassSGD(LinearRegression([[0.5]], N, label_noise=2.0**-20))
+    # E w^2j s^k for w ~ N(0, 1) and s = h w^2 + noise, and the moments of z given w.
+    normal = [1, 0, 1, 0, 3, 0, 15, 0, 105]
+    mean = lambda w, s: sum(math.comb(s, k) * h**k * noise ** (s - k) * normal[w + 2 * k] for k in range(s + 1))
+    a = [1, 1, 1 + q, (1 + q) * (1 + 2 * q), (1 + q) * (1 + 2 * q) * (1 + 3 * q)]
+    b = [0, 0, q, q * (1 + 2 * q), q * (1 + 2 * q) * (1 + 3 * q)]
+
+    def moment(m, n):
+        """E z^m w^n."""
+        pairs = math.comb(m, 2) * b[m] * h ** (m - 1) * (mean(m + n - 2, 1) if m >= 2 else 0)
+        return a[m] * h**m * mean(m + n, 0) + pairs + (3 * q**2 * (1 + 2 * q) * h**2 * mean(0, 2) if m == 4 else 0)
+
+    least = moment(1, 1) / moment(2, 0)
+    missed = moment(0, 2) - least * moment(1, 1)
+    close(sgd.minimum / float((h * missed + noise) / 2), 1.0, 1e-14)
+    # The gradient at the minimum is -x (x (w - least z) + e) z.
+    spread = sum(math.comb(2, k) * (-least) ** k * moment(2 + k, 2 - k) for k in range(3))
+    squares = 3 * h**2 * spread + h * noise * moment(2, 0)
+    found = sgd.moments([[float(least)]], [float(eta)])
+    close(found.excess[1] / float(h * moment(2, 0) / 2 * eta**2 * squares), 1.0, 1e-13)
 
 
 def test_known_steps_are_known_while_a_function_is_traced():

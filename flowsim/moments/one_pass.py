@@ -41,7 +41,7 @@ class OnePassSGD(eqx.Module):
 
     on B fresh prompts a step. The mean and the second moment of Gamma_k - Gamma* obey linear maps, whose coefficients
     are moments of degree 4 of z and w. Given w these follow from Isserlis' theorem, as does their mean over w. So
-    nothing is sampled, and nothing cancels as Gamma_k approaches Gamma*.
+    nothing is sampled, and nothing cancels as Gamma_k approaches Gamma* or N grows.
 
     **Arguments:** task: a `LinearRegression` with w ~ N(0, Sigma_w), label noise and a query covariance if there are.
 
@@ -50,6 +50,9 @@ class OnePassSGD(eqx.Module):
     - least: (d, d) Gamma*, the minimum of L.
     - minimum: L(Gamma*).
     - energy: (d, d) E z z^T.
+    - query: (d, d) H, the covariance of x_q.
+    - noise: the variance of the label noise.
+    - fourth: (2d, 2d, 2d, 2d) E v v v v of v = (z, w - Gamma* z).
 
     **Raises:** `ValueError` for another task, or if E z z^T has no inverse in float64.
 
@@ -69,20 +72,19 @@ class OnePassSGD(eqx.Module):
             checks.refuse("task", "a LinearRegression", f"got {task!r:.60}")
         if given := [name for name in task.shifts if name not in _KNOWN]:
             checks.refuse("task", f"one without {' and '.join(given)}", f"it has a {given[0]}")
-        H, Sigma, inverse_n = task.covariance, task.weight_covariance, 1 / task.context_length
+        H, d = task.covariance, task.dimension
         self.query = H if task.query_covariance is None else task.query_covariance
         self.noise = jnp.zeros(()) if task.label_noise is None else task.label_noise**2
-        second, fourth = _of_contexts(H, Sigma, self.noise, inverse_n)
-        d = task.dimension
-        self.energy = second[:d, :d]
-        self.least = jnp.linalg.solve(self.energy, second[:d, d:]).T
+        second, fourth, rest = _of_contexts(H, task.weight_covariance, self.noise, 1 / task.context_length)
+        self.energy = jnp.block([jnp.eye(d), H]) @ second @ jnp.block([jnp.eye(d), H]).T
+        self.least = jnp.linalg.solve(self.energy, H @ task.weight_covariance).T
         if checks.is_concrete(self.least) and not np.all(np.isfinite(self.least)):
             checks.refuse("task", "one whose E z z^T float64 can invert", f"E z z^T is {self.energy!s:.60}")
-        # From (z, w) to (z, w - Gamma* z), whose parts are uncorrelated.
-        change = jnp.block([[jnp.eye(d), jnp.zeros((d, d))], [-self.least, jnp.eye(d)]])
+        # From (z - H w, w) to (z, w - Gamma* z), whose parts are uncorrelated. Differences of z and H w would cancel.
+        change = jnp.block([[jnp.eye(d), H], [-self.least, rest]])
         self.fourth = jnp.einsum("ijkl,pi,qj,rk,sl->pqrs", fourth, change, change, change, change)
-        rest = (change @ second @ change.T)[d:, d:]
-        self.minimum = (jnp.sum(self.query * rest) + self.noise) / 2
+        missed = change[d:] @ second @ change[d:].T
+        self.minimum = (jnp.sum(self.query * missed) + self.noise) / 2
 
     def __call__(self, model: Matrix) -> Scalar:
         """L(Gamma)."""
@@ -160,30 +162,35 @@ def _moments(sgd: OnePassSGD, start: Matrix, sizes: Float[Array, " K"], share: S
     return OnePassMoments(*jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), seen(*begin), later))
 
 
-def _of_contexts(H: Matrix, Sigma: Matrix, noise: Scalar, inverse_n: Scalar) -> tuple[Matrix, Fourth]:
-    """E v v^T and E v v v v of v = (z, w), for z = (1/N) sum_i y_i x_i.
+def _of_contexts(H: Matrix, Sigma: Matrix, noise: Scalar, q: Scalar) -> tuple[Matrix, Fourth, Matrix]:
+    """E v v^T and E v v v v of v = (z - H w, w), for z = (1/N) sum_i y_i x_i and q = 1/N, and I - Gamma* H.
 
-    Given w let u = (H w, w), s = w^T H w + noise and K = diag(H, 0). With m of the indices in z, and q = 1/N,
+    Given w let u = (H w, w), s = w^T H w + noise and K = diag(H, 0). By the cumulants of y x, with m of the indices in
+    the first part of v,
 
-        E[v v v v | w] = a_m u u u u + b_m s sum_6 K u u + q^2 (1 + 2 q) s^2 sum_3 K K,
+        E[v v v v | w] = a_m u u u u + b_m s sum_6 K u u + (q^2 + 2 q^3) s^2 sum_3 K K,
 
-    a_m = (1 + q) .. (1 + (m - 1) q), b_m = a_m q/(1 + q).
+    a = (1, 0, q, 2 q^2, 3 q^2 + 6 q^3), b_m = a_m for m = 2, 3 and b_4 = q^2 + 6 q^3. As Gamma* = Sigma H (E z z^T)^-1,
+    I - Gamma* H = q (Sigma H + s I) ((1 + q) Sigma H + q s I)^-1 with the mean of s.
     """
-    d, q = H.shape[0], inverse_n
-    map_ = jnp.concatenate([H, jnp.eye(d)])
+    d = H.shape[0]
     K = jnp.zeros((2 * d, 2 * d)).at[:d, :d].set(H)
     s = jnp.sum(H * Sigma) + noise
     s_squared = s**2 + 2 * jnp.sum((H @ Sigma @ H) * Sigma)
-    means = map_ @ Sigma @ map_.T
-    means_s = map_ @ (s * Sigma + 2 * Sigma @ H @ Sigma) @ map_.T
-    in_z = (np.arange(2 * d) < d).astype(int)
-    count = np.add.outer(in_z, in_z)
-    second = jnp.where(count == 2, 1 + q, 1.0) * means + q * s * K
-    a = jnp.stack([1.0, 1.0, 1 + q, (1 + q) * (1 + 2 * q), (1 + q) * (1 + 2 * q) * (1 + 3 * q)])
+    both = jnp.concatenate([H, jnp.eye(d)])
+    means = both @ Sigma @ both.T
+    means_s = both @ (s * Sigma + 2 * Sigma @ H @ Sigma) @ both.T
+    first = (np.arange(2 * d) < d).astype(int)
+    count = np.add.outer(first, first)
     counts = np.add.outer(count, count)
+    a = jnp.stack([1.0, 0.0, q, 2 * q**2, 3 * q**2 + 6 * q**3])
+    b = jnp.stack([0.0, 0.0, q, 2 * q**2, q**2 + 6 * q**3])
     mixed = _pairings(K, means_s) + _pairings(means_s, K)
-    pairs = q**2 * (1 + 2 * q) * s_squared * _pairings(K, K)
-    return second, a[counts] * (_pairings(means, means) + q / (1 + q) * mixed) + pairs
+    fourth = a[counts] * _pairings(means, means) + b[counts] * mixed
+    pairs = (q**2 + 2 * q**3) * s_squared * _pairings(K, K)
+    A, identity = Sigma @ H, jnp.eye(d)
+    rest = q * jnp.linalg.solve(((1 + q) * A + q * s * identity).T, (A + s * identity).T).T
+    return a[count] * means + q * s * K, fourth + pairs, rest
 
 
 def _pairings(A: Matrix, B: Matrix) -> Fourth:
