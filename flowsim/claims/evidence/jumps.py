@@ -11,7 +11,7 @@ from flowsim._core.balls.enclosure import Traced, lower, truth, upper
 from flowsim._core.balls.operations import ROUNDING_TO_INTEGERS, Balls, UndecidedError, as_balls, balls, is_open
 from flowsim._core.balls.reading import operations_in_loops, operations_with_names
 
-_JUMPS = ("floor", "ceil", "round", "sign", "rem", "argmax", "argmin", "top_k")
+_JUMPS = (*ROUNDING_TO_INTEGERS, "round", "rem", "argmax", "argmin", "top_k")
 _CHOICES = ("select_n", "convert_element_type")  # that convert or branch on truth values
 _SEEN = {"where", *ROUNDING_TO_INTEGERS}  # whose changes are looked for between rows
 _WAVES = ("sin", "cos", "tan")

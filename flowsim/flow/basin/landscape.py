@@ -62,8 +62,9 @@ def descends(flow: Landscape, state: PyTree) -> bool:
             direction = size * rng.standard_normal(point.shape)
             slope = enclose(lambda x: ravel_pytree(flow.field(unravel(x)))[0], here)
             with flint.ctx.workprec(BITS):
-                at = lambda move: traced.on(balls(here) + move * balls(direction))  # noqa: B023 - called here
-                coarse, found = ((at(h) - at(-h)) / (2 * h) for h in (_STEP, _STEP / 2))
+                steps = (_STEP, _STEP / 2)
+                ends = {h: traced.on(balls(here) + h * balls(direction)) for h in (*steps, *(-h for h in steps))}
+                coarse, found = ((ends[h] - ends[-h]) / (2 * h) for h in steps)
                 expected = -np.sum(balls(direction) * slope)
                 terms = float(np.sum(np.abs(direction) * largest(slope))) + float(abs(found).upper())
                 # Near a minimum the slope may be smaller than the error of a difference.

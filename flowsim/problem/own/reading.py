@@ -1,12 +1,13 @@
 """The data files that users' Python files read while they are executed."""
 
 import contextlib
+import functools
 import importlib.util
 import os
 import pathlib
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 
 import jax
@@ -32,15 +33,18 @@ def forget(path: pathlib.Path) -> None:
 def watched() -> Iterator[None]:
     """Note the files that are opened for reading inside the context."""
     global _watched
-    if _note not in _INSTALLED:
-        # Python has no way to remove it, so that it is there once.
-        sys.addaudithook(_note)
-        _INSTALLED.append(_note)
+    _install()
     _watched += 1
     try:
         yield
     finally:
         _watched -= 1
+
+
+@functools.cache
+def _install() -> None:
+    # Once, since Python has no way to remove it.
+    sys.addaudithook(_note)
 
 
 def _note(event: str, arguments: tuple) -> None:
@@ -59,9 +63,6 @@ def _note(event: str, arguments: tuple) -> None:
             if reader.endswith(".py") and not _of_library(reader):
                 _READ.setdefault(pathlib.Path(os.path.abspath(reader)), set()).add(path)
             frame = frame.f_back
-
-
-_INSTALLED: list[Callable[[str, tuple], None]] = []
 
 
 def _own(name: str) -> pathlib.Path | None:
