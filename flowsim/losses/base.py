@@ -25,6 +25,12 @@ class MinimumKind(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
+def unknown_minimum() -> Scalar:
+    """NaN, known even while a function is traced, so that a loss that is made there can be kept."""
+    with jax.ensure_compile_time_eval():
+        return jnp.asarray(jnp.nan)
+
+
 class AbstractPopulationLoss(eqx.Module):
     """A population loss of a model. Minus its gradient is the vector field of the flow.
 
@@ -117,13 +123,8 @@ class FunctionLoss(AbstractPopulationLoss):
         checks.require_float64()
         self.function = function
         self.excess_function = excess
-        if minimum is None:
-            with jax.ensure_compile_time_eval():
-                self.minimum = jnp.asarray(jnp.nan)
-            self.minimum_kind = MinimumKind.UNKNOWN
-        else:
-            self.minimum = checks.as_array("minimum", minimum, ())
-            self.minimum_kind = MinimumKind.EXACT
+        self.minimum = unknown_minimum() if minimum is None else checks.as_array("minimum", minimum, ())
+        self.minimum_kind = MinimumKind.UNKNOWN if minimum is None else MinimumKind.EXACT
 
     def __call__(self, model: PyTree) -> Scalar:
         value = jnp.asarray(self.function(model))

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim._core import checks
 from flowsim._core.types import Scalar
-from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind, unknown_minimum
 
 RESIDUALS = ("squared", "cross-entropy")
 _ROUNDING = 1e-12
@@ -78,7 +78,7 @@ class FiniteLoss(AbstractPopulationLoss):
                 expected = f"arrays with {count} prompts, one for each probability, on the first axis"
                 checks.refuse("prompts", expected, f"the shape of one is {shape}")
         self.prompts = jax.tree.map(jnp.asarray, prompts)
-        self.minimum = self._least if realizable else jnp.asarray(jnp.nan)
+        self.minimum = self._least if realizable else unknown_minimum()
         self.minimum_kind = MinimumKind.EXACT if realizable else MinimumKind.UNKNOWN
 
     def __call__(self, model: PyTree) -> Scalar:

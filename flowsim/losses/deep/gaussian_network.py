@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from flowsim._core import checks
 from flowsim._core.types import Scalar
-from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind, unknown_minimum
 from flowsim.models import TwoLayerNetwork
 from flowsim.moments.activations import lengths, mixed_differences, products
 
@@ -82,7 +82,7 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
             self.speed = checks.positive("speeds", speeds[0]), checks.positive("speeds", speeds[1])
         self.reach = self._reach()
         realizable = self.units >= width
-        self.minimum = jnp.zeros(()) if realizable else jnp.asarray(jnp.nan)
+        self.minimum = jnp.zeros(()) if realizable else unknown_minimum()
         self.minimum_kind = MinimumKind.EXACT if realizable else MinimumKind.UNKNOWN
 
     def __call__(self, model: TwoLayerNetwork) -> Scalar:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim._core import checks
 from flowsim._core.types import Scalar
-from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind, unknown_minimum
 from flowsim.losses.deep.residual_energy import (
     BIAS,
     WEIGHT,
@@ -130,7 +130,7 @@ class LoopedLoss(AbstractLayersLoss):
         self.minimum = self(self.minimizer) if task.weights == "isotropic" else self.energy.constant
         self.minimum_kind = MinimumKind.NUMERICAL
         if not symmetric and loops > 1 and self.root.shape[0] > 1 and np.isfinite(float(task.context_length)):
-            self.minimum, self.minimum_kind = jnp.asarray(jnp.nan), MinimumKind.UNKNOWN
+            self.minimum, self.minimum_kind = unknown_minimum(), MinimumKind.UNKNOWN
 
     def degree(self) -> int:
         return 2 * self.loops

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from flowsim._core import checks
 from flowsim._core.types import Scalar
-from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind, unknown_minimum
 from flowsim.losses.sampled import blocks
 from flowsim.losses.sampled.confidence import HEAVIEST_SHAPE, Tail, half_width, tail
 from flowsim.losses.sampled.estimators import (
@@ -130,7 +130,7 @@ class MonteCarloLoss(AbstractPopulationLoss):
         self.key = jax.random.key(0) if key is None else key
         self.factor = checks.positive("factor", factor)
         self.exact, self.minimizer = exact, minimizer
-        self.minimum = jnp.asarray(jnp.nan) if exact is None else exact.minimum
+        self.minimum = unknown_minimum() if exact is None else exact.minimum
         self.minimum_kind = MinimumKind.UNKNOWN if exact is None else exact.minimum_kind
         kinds = {kind.name: kind for kind in ESTIMATORS}
         self.estimator = None if method == "auto" else kinds[method](Prompts(task))
