@@ -195,7 +195,7 @@ def test_nothing_cancels_as_the_context_grows(N):
     # The gradient at the minimum is -x (x (w - least z) + e) z.
     spread = sum(math.comb(2, k) * (-least) ** k * moment(2 + k, 2 - k) for k in range(3))
     squares = 3 * h**2 * spread + h * noise * moment(2, 0)
-    found = sgd.moments([[float(least)]], [float(eta)])
+    found = sgd.moments(np.array([[float(least)]]), [float(eta)])
     close(found.excess[1] / float(h * moment(2, 0) / 2 * eta**2 * squares), 1.0, 1e-13)
 
 
