@@ -482,6 +482,34 @@ def test_the_edge_at_the_minimum_of_one_layer_is_two_over_the_largest_curvature(
     np.testing.assert_allclose([found.holds, found.violated], bound, rtol=2e-6)
 
 
+def product(model):
+    return (model[0] * model[1] - 1) ** 2 / 2
+
+
+@flowsim.claim("test.inside", "test")
+def inside(descent):
+    r"""$a_k^2 + b_k^2 - \eta a_k b_k \le 4/\eta - \eta$"""
+    (a, b), eta = descent.models, descent.step_size[0]
+    return flowsim.at_most(a**2 + b**2 - eta * a * b, 4 / eta - eta)
+
+
+@pytest.mark.parametrize("beyond", [1e-5, *(pytest.param(one, marks=pytest.mark.slow) for one in (1e-3, 1e-4, 1e-6))])
+def test_chaotic_descents_that_leave_after_different_numbers_of_steps_are_judged(beyond):
+    """Inside the ellipse a descent on a product stays, outside it leaves. Rounding decides after how many steps."""
+    loss = flowsim.FunctionLoss(product, excess=product, minimum=0.0)
+    # The ellipse through (1/2, .3): .85 eta^2 + .34 eta - 4 = 0.
+    edge = (np.sqrt(0.34**2 + 16 * 0.85) - 0.34) / 1.7
+    start = jnp.asarray(0.5), jnp.asarray(0.3)
+    lengths = set()
+    for eta in edge * (1 + beyond * np.linspace(1, 3, 6)):
+        run = flowsim.gradient_descent(loss, start, eta, 60)
+        lengths.add(run.t.size)
+        assert flowsim.check(inside, loss, run).verdict == "violated"
+    assert len(lengths) > 1 or beyond < 1e-5
+    run = flowsim.gradient_descent(loss, start, edge * (1 - beyond), 10)
+    assert flowsim.check(inside, loss, run).verdict == "holds"
+
+
 class Bessel(eqx.Module):
     """A function that balls do not know."""
 

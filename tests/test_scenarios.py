@@ -285,6 +285,22 @@ def test_markov_chain(tmp_path: pathlib.Path):
     assert (tmp_path / "markov_chain.png").stat().st_size > 10_000
 
 
+def test_large_steps(tmp_path: pathlib.Path):
+    verdicts, (holds, violated, closed_form) = run("large_steps", tmp_path)
+    balance, inside, falls, learns = zip(*map(tuple, verdicts), strict=True)
+    assert {one.verdict for one in (*balance, *inside)} == {Judgement.HOLDS}
+    assert [one.verdict for one in falls] == [Judgement.HOLDS] + 3 * [Judgement.VIOLATED]
+    assert [one.verdict for one in learns] == 2 * [Judgement.HOLDS] + 2 * [Judgement.VIOLATED]
+    assert holds <= closed_form <= violated <= holds * (1 + 2e-6)
+    assert (tmp_path / "large_steps.png").stat().st_size > 10_000
+
+
+def test_central_flow(tmp_path: pathlib.Path):
+    verdicts = [one.verdict for one in run("central_flow", tmp_path)]
+    assert verdicts == [Judgement.HOLDS, Judgement.VIOLATED, Judgement.HOLDS]
+    assert (tmp_path / "central_flow.png").stat().st_size > 10_000
+
+
 def test_implicit_bias(tmp_path: pathlib.Path):
     right, *wrong = run("implicit_bias", tmp_path)
     assert right.verdict == "holds"

@@ -301,7 +301,7 @@ def test_a_loss_that_cancels_has_no_walls(function):
 
 @pytest.mark.slow
 def test_a_field_that_is_a_staircase_near_zero_is_no_violation():
-    """Near the minimum, x = -1.6e-6, the rounded field has steps of 4e-15. An accurate solve may not get across them."""
+    """Near x = -1.6e-6 the rounded field has steps of 4e-15, which an accurate solve may not get across."""
     loss = FunctionLoss(lambda m: 0.05 * m.x**2 + jnp.tanh(20 * (m.x - 0.5)) + 1)
     found = judged(lambda loss, flow: at_most(flow.models.x, 2.0), loss, weight(1))
     assert found.verdict is HOLDS or (found.verdict is UNRESOLVED and "solve" in str(found)), found

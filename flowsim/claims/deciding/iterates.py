@@ -102,8 +102,8 @@ class DescentEvidence:
     def differs(self) -> bool:
         """Whether the trajectory is not this descent of this loss, up to rounding."""
         again = self.again()[1]
-        rounding = apart(again, [one for _, one in self.shaken])
-        off = apart(self.run, [again])
+        rounding = _apart(_weights(again), [_weights(one) for _, one in self.shaken])
+        off = _apart(_weights(self.run), [_weights(again)])
         pairs = zip(jax.tree.leaves(off), jax.tree.leaves(rounding), jax.tree.leaves(_weights(self.run)), strict=True)
         least = lambda leaf: SAME_ROUNDED * np.max(np.abs(np.asarray(leaf)), initial=0.0)
         return any(bool(np.any(apart > CLEARLY * known + least(leaf))) for apart, known, leaf in pairs)
@@ -114,14 +114,15 @@ class DescentEvidence:
         found = None if self.system is None else true_iterates(self.system, self.trajectory, MOST)
         if found is None:
             return None
-        spread = jax.tree.map(lambda one: ROUNDING_SAFETY * one, apart(self.run, [one for _, one in self.moved]))
+        moved = [(_weights(one), one.dissipated) for _, one in self.moved]
+        known = _apart((_weights(self.run), self.run.dissipated), moved)
+        spread, energy = jax.tree.map(lambda one: ROUNDING_SAFETY * one, known)
         nothing = np.full(self.run.t.size, np.inf)
-        energies = [np.abs(np.asarray(one.dissipated - self.run.dissipated)) for _, one in self.moved]
         return Enclosed(
             system=self.system,
             loss=self.stated,
             run=self.run,
-            errors=(nothing, nothing, nothing, ROUNDING_SAFETY * np.max(energies, axis=0)),
+            errors=(nothing, nothing, nothing, energy),
             remaining=math.inf,
             is_identity=lambda claim: bool(compared(claim, self.stated, self.run).identity.all()),
             rounding=Roundings(weights=0.0),
@@ -196,8 +197,8 @@ def _moved(tree: PyTree, amount: float) -> PyTree:
     return jax.tree.map(move, tree)
 
 
-def apart(run: Trajectory, others: list[Trajectory]) -> PyTree:
-    """(T,) for each array of weights, the largest distance of a weight in other descents; infinite after their end."""
+def _apart(series: PyTree, others: list[PyTree]) -> PyTree:
+    """(T,) for each array, the largest distance of an entry in other descents; infinite after their end."""
 
     def one_array(leaf, *more):
         found = np.full(leaf.shape[0], 0.0)
@@ -208,4 +209,4 @@ def apart(run: Trajectory, others: list[Trajectory]) -> PyTree:
             found[rows:] = np.inf
         return found
 
-    return jax.tree.map(one_array, _weights(run), *map(_weights, others))
+    return jax.tree.map(one_array, series, *others)
