@@ -7,7 +7,7 @@ from flowsim._core.latex import escaped, latex, number_in_latex
 from flowsim._core.text import number_text
 from flowsim.claims import Judgement, Verdict
 
-LONGEST = 12  # rows on one page
+_LONGEST = 8  # rows, of several lines each, on one page
 
 _HEAD = r"""% Verdicts of flowsim {version}. Take it in with \input{{verdicts}}; it needs the packages {packages}.
 % "flowsim cite" prints the BibTeX entries of the papers and of flowsim.
@@ -27,7 +27,7 @@ def verdicts_table(verdicts: Sequence[Verdict]) -> str:
     is a tabular, or a longtable if it does not fit on a page.
     """
     rows = [_row(verdict) for verdict in verdicts if verdict.verdict is not Judgement.NOT_APPLICABLE]
-    long = len(rows) > LONGEST
+    long = len(rows) > _LONGEST
     table = "longtable" if long else "tabular"
     packages = f"amsmath, amssymb, booktabs{' and longtable' if long else ''}"
     head = _HEAD.format(version=VERSION, packages=packages, table=table, end_of_head="  \\endhead\n" if long else "")

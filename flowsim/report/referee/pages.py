@@ -13,15 +13,19 @@ from flowsim._core.latex import plain, text_and_formulas, unescaped
 from flowsim.report.ledger import escaped as escaped_in_markdown
 from flowsim.report.mathml import in_html
 from flowsim.report.page import template
-from flowsim.report.tex import LONGEST
 
 _VERT = r"\\vert "
 _BAR = re.compile(r"(?<!\\)[|]")
-_DOT = re.compile(r"(?<=[a-z0-9])[.](?=[a-z]{2})")  # inside an id, at which LaTeX may break it
+_PACKAGES = "amsmath, amssymb, array, booktabs and longtable"
+_DOT = re.compile(r"(?<=[a-z0-9])[.](?=[a-z]{2})")  # inside an id
+_MAY_BREAK = r".\\allowbreak{}"
 
 
 class Table(NamedTuple):
-    """A table of texts in LaTeX; widths: of the columns, in percent; equal if empty."""
+    """A table of texts in LaTeX.
+
+    Widths of the columns, in percent, are for cells of several lines, which LaTeX writes as a list.
+    """
 
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
@@ -109,26 +113,43 @@ def _by_parts(latex: str, formula: Callable[[str], str], text: Callable[[str], s
 
 
 def _in_latex(title: str, sections: Sequence[Section]) -> str:
-    long = any(isinstance(part, Table) and len(part.rows) > LONGEST for section in sections for part in section.parts)
-    packages = f"amsmath, amssymb, array{', booktabs and longtable' if long else ' and booktabs'}"
-    head = rf"% flowsim {VERSION}. Take it in with \input{{referee}}; it needs {packages}."
-    lines = [head, rf"\section*{{{title}}}"]
+    head = rf"% flowsim {VERSION}. Take it in with \input{{referee}}; it needs {_PACKAGES}."
+    # Long formulas break only if lines may be loose.
+    lines = [head, r"\begingroup\sloppy", rf"\section*{{{title}}}"]
     for section in sections:
         lines.append(rf"\subsection*{{{section.title}}}")
-        lines += [f"{part}\n" if isinstance(part, str) else _table_in_latex(part) for part in section.parts]
-    return "\n".join(lines)
+        for part in section.parts:
+            if isinstance(part, str):
+                lines.append(f"{part}\n")
+            else:
+                lines.append(_list_in_latex(part) if part.widths else _table_in_latex(part))
+    return "\n".join([*lines, r"\endgroup", ""])
+
+
+def _list_in_latex(of: Table) -> str:
+    """An item for each row, under the text of its first column."""
+    items = []
+    for name, *cells in of.rows:
+        named = zip(of.columns[1:], cells, strict=True)
+        lines = ["", *(rf"    \emph{{{column}:}} {_DOT.sub(_MAY_BREAK, cell)}" for column, cell in named if cell)]
+        items.append(rf"  \item[{{{name}}}] \mbox{{}}" + " \\newline\n".join(lines))
+    return "\n".join([r"\begin{description}", *items, r"\end{description}", ""])
 
 
 def _table_in_latex(of: Table) -> str:
-    """A tabular, or a longtable if it does not fit on a page."""
-    long = len(of.rows) > LONGEST
-    table, end_of_head = ("longtable", "  \\endhead\n") if long else ("tabular", "")
-    widths = [percent / 100 for percent in of.widths] or [1 / len(of.columns)] * len(of.columns)
-    columns = (rf">{{\raggedright\arraybackslash}}p{{{0.98 * width - 0.02:.3f}\linewidth}}" for width in widths)
-    rows = (_DOT.sub(r".\\allowbreak{}", " & ".join(row)) for row in of.rows)
-    body = "".join(f"  {row} \\\\\n" for row in rows)
-    head = " & ".join(of.columns)
-    return (
-        f"{{\\small\\noindent\\begin{{{table}}}{{@{{}}{''.join(columns)}@{{}}}}\n  \\toprule\n  {head} \\\\\n"
-        f"  \\midrule\n{end_of_head}{body}  \\bottomrule\n\\end{{{table}}}}}\n"
-    )
+    """A longtable, which may go over several pages."""
+    cells = list(zip(of.columns, *of.rows, strict=True))
+    sizes = [max(max(map(len, cell.split() or [""])) for cell in column) for column in cells]
+    share = (1 - 0.025 * (len(sizes) - 1)) / sum(sizes)  # between columns 8 pt, of 345 in an article
+    columns = "".join(rf">{{\raggedright\arraybackslash}}p{{{share * size:.3f}\linewidth}}" for size in sizes)
+    head, *body = (f"  {_DOT.sub(_MAY_BREAK, ' & '.join(row))} \\\\" for row in (of.columns, *of.rows))
+    lines = [
+        rf"{{\footnotesize\setlength{{\tabcolsep}}{{4pt}}\begin{{longtable}}{{@{{}}{columns}@{{}}}}",
+        r"  \toprule",
+        head,
+        r"  \midrule\endhead",
+        *body,
+        r"  \bottomrule",
+        r"\end{longtable}}",
+    ]
+    return "\n".join(lines) + "\n"
