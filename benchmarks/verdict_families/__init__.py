@@ -6,6 +6,7 @@ import numpy as np
 
 from benchmarks.verdict_families.base import Problem
 from benchmarks.verdict_families.cancelling import cancelling_claim, cancelling_loss
+from benchmarks.verdict_families.chaos import chaos
 from benchmarks.verdict_families.decays import far_decay, zero_bound
 from benchmarks.verdict_families.descents import descents
 from benchmarks.verdict_families.drawn import Drawn
@@ -50,7 +51,11 @@ FAMILIES: dict[str, Family] = {
 }
 
 # Statements that are not about one flow.
-OTHERS: dict[str, Callable[[np.random.Generator, int], Iterator[Drawn]]] = {"ladders": ladders, "descents": descents}
+OTHERS: dict[str, Callable[[np.random.Generator, int], Iterator[Drawn]]] = {
+    "ladders": ladders,
+    "descents": descents,
+    "chaos": chaos,
+}
 
 # Of all problems; those of the papers have one statement each.
 _OURS = [*FAMILIES, *OTHERS]
