@@ -3,6 +3,7 @@
 import functools
 import json
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ import flowsim
 from flowsim import Claim, FunctionLoss, Status, at_least, at_most, equal, gradient_flow
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.cli.main import main
+from flowsim.flow.solvers.dense.curvature import renewed, unknown
 from flowsim.flow.solvers.kinks import BEFORE, meets_kink
 from flowsim.flow.systems import system_of
 from flowsim.problem import spec_of
@@ -158,3 +160,51 @@ def test_rest_by_rounding_is_no_kink():
     state = lambda row: system.encode(jax.tree.map(lambda leaf: leaf[row], run.models))
     for row in (-2, -5, -20):
         assert not meets_kink(system, state(row), state(-1), (float(run.t[row]), float(run.t[-1])))
+
+
+def test_a_change_of_the_field_across_a_kink_is_not_taken_for_rounding():
+    """Weights that were taken for rounding were held still, and the flow went on past the kink."""
+    loss = lambda x: jnp.abs(x[0] + x[1]) + (x[0] - x[1] - 2) ** 2 / 2
+    field = lambda x: -jax.grad(loss)(x)
+    on, off = (jnp.asarray([0.7, y]) for y in (-0.7 * (1 - 2.0**-53), -0.3))
+    for at, largest in ((on, 0.0), (off, 1e-14)):
+        kept = renewed(field, jnp.asarray(True), at, unknown(field, at, 2), 2)
+        assert np.all(kept.noise(at) <= largest), at
+    assert np.all(unknown(field, on, 2).noise(on) > 0.5)
+    assert np.all(kept.noise(off) > 0)
+
+
+class Network(eqx.Module):
+    """a^T relu(W x + b)."""
+
+    w: jax.Array
+    b: jax.Array
+    a: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.a @ jax.nn.relu(self.w @ x + self.b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 7])
+def test_a_network_that_learns_xor_ends_where_it_slides_along_a_kink(seed):
+    """The output of a unit for one of the points comes to zero, and the gradient drives it back from either side."""
+    x, y = jnp.asarray([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]), jnp.asarray([-1.0, 1.0, 1.0, -1.0])
+    loss = FunctionLoss(lambda m: jnp.mean((jax.vmap(m)(x) - y) ** 2) / 2, minimum=0.0)
+    rng = np.random.default_rng(seed)
+    w, b, a = rng.normal(size=(8, 2)), 0.3 * rng.normal(size=8), rng.normal(size=8)
+    flow = gradient_flow(loss, Network(*map(jnp.asarray, (w, b, a))))
+    assert flow.status is Status.KINK and flow.t.size < 500
+    models = flow.models
+    kept = np.asarray(models.a**2 - jnp.sum(models.w**2, axis=-1) - models.b**2)
+    np.testing.assert_allclose(kept, np.broadcast_to(kept[0], kept.shape), atol=1e-9)
+    # Just after the end the field of one unit drives it across zero from either side.
+    end = jax.tree.map(lambda leaf: leaf[-1], models)
+    before, slope = jax.vmap(lambda one: end.w @ one + end.b)(x), jax.grad(loss)(end)
+    speed = -jax.vmap(lambda one: slope.w @ one + slope.b)(x)
+    time = jnp.where(speed * before < 0, -before / speed, jnp.inf)
+    point, unit = np.unravel_index(np.argmin(time), time.shape)
+    across = jax.tree.map(lambda one, g: one - 1.001 * time[point, unit] * g, end, slope)
+    beyond = jax.grad(loss)(across)
+    assert jnp.sign(across.w @ x[point] + across.b)[unit] == -jnp.sign(before[point, unit])
+    assert float(-(beyond.w @ x[point] + beyond.b)[unit] * speed[point, unit]) < 0

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, PyTree
 from flowsim._core.types import Scalar
 from flowsim.flow.systems import AbstractSystem, norm_sq
 
-BEFORE = 1e-5  # of the time of a kink: how long before it the flow is cut
+BEFORE = 1e-5  # of the time of a kink: how long before it the flow is cut, at least
+_CUTS = BEFORE, 1e-4, 1e-3  # a flow that slides along a kink for a while is cut before it slides
 _EPS = float(np.finfo(float).eps)
 _NEAR = 10.0 ** np.arange(-13, -4)  # of the time: distances from the end of a flow at which its field is evaluated
 _LOCAL = 1e-2  # of the path to the end: within this part a flow is nearly straight
@@ -30,9 +31,10 @@ def rows_before_kink(system: AbstractSystem, t: np.ndarray, state: Callable[[int
     - t: (T,) its times.
     - state: the number of a row -> the state there.
     """
-    count = int(np.sum(t <= (1 - BEFORE) * t[-1]))
-    if count > 1 and meets_kink(system, state(count - 1), state(-1), (float(t[count - 1]), float(t[-1]))):
-        return count
+    for cut in _CUTS:
+        count = int(np.sum(t <= (1 - cut) * t[-1]))
+        if count > 1 and meets_kink(system, state(count - 1), state(-1), (float(t[count - 1]), float(t[-1]))):
+            return count
     return None
 
 

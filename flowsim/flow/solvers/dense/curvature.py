@@ -20,6 +20,7 @@ Weights = Float[Array, " n"]
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
 NUDGE = 4 * _EPS  # of a weight: its rounding
+_HALF = 2.0**-26  # of the terms of a field, half of their digits: rounding changes it by less, a kink by more
 _ENTRIES, _MOST_AT_ONCE = 2**24, 1024  # numbers in the Hessians, and their number, that a GPU computes at once
 _GOLDEN = 0.6180339887498949  # its multiples are far apart modulo 1
 
@@ -181,7 +182,8 @@ def _curvature(field, y: Weights, directions: int, columns: int) -> Curvature:
         basis = span @ rotation
     # All other directions are assumed to decay half as fast as the slowest of these.
     rest = -jnp.min(jnp.abs(eigenvalues)) / 2
-    return Curvature(eigenvalues, basis, rest, _moved(field, y), _terms(eigenvalues, basis, rest, y))
+    moved, terms = _moved(field, y), _terms(eigenvalues, basis, rest, y)
+    return Curvature(eigenvalues, basis, rest, jnp.where(moved <= _HALF * terms, moved, 0.0), terms)
 
 
 def unknown(field, y: Weights, directions: int) -> Curvature:
