@@ -51,7 +51,7 @@ def software() -> dict[str, str]:
 
 
 class ForeignFileError(ValueError):
-    """A file that belongs to something else or that other software computed. The message names the file."""
+    """A file of another computation, or one that another version of the software wrote. The message names the file."""
 
     def __init__(self, message: str):
         super().__init__(one_line(message))

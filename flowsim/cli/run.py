@@ -1,4 +1,4 @@
-"""`flowsim run`: `flowsim.run`, printed and drawn."""
+"""`flowsim run`: call `flowsim.run`, print its verdicts and draw its figures."""
 
 import pathlib
 from collections.abc import Sequence

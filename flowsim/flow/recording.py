@@ -196,7 +196,15 @@ _NUMBERS = ("next_step", "fields", "turn", "directions", "wanted", "timescale", 
 
 
 def distinct(t: np.ndarray, same: float) -> np.ndarray:
-    """Which of increasing times differ from the next one by more than a relative difference."""
+    """The times that are well before the next one, t_i < (1 - same) t_{i+1}, as a mask of shape (T,).
+
+    The last time always is.
+
+    **Arguments:**
+
+    - t: increasing times, shape (T,).
+    - same: the relative difference up to which two times are the same.
+    """
     return np.append(t[:-1] < (1 - same) * t[1:], np.ones(t[-1:].size, dtype=bool))
 
 

@@ -369,10 +369,11 @@ def pace(system: AbstractSystem, state: PyTree) -> tuple[Scalar, Scalar]:
 
 
 def leads_away(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:
-    """Whether a flow with a small gradient leaves its place along an unstable direction: the Jacobian of the field has
-    an eigenvalue above its rounding and above what the gradient explains. Weights that stay zero do not count.
+    """Whether a flow with a small gradient is near a saddle that it will leave: the Jacobian of its field has a positive
+    eigenvalue that neither rounding nor the remaining gradient explains. Weights that stay zero do not count.
 
-    **Arguments:** rates, basis: the eigenvalues, and the eigenvectors in columns; weights, slope: (n,) and their field.
+    **Arguments:** rates, basis: eigenvalues (n,) and eigenvectors, as columns (n, n); weights, slope: (n,), the field
+    there (n,).
     """
     rounding = 32 * _EPS * jnp.max(jnp.abs(rates))
     # On the way into a valley of minima the curvature across it decreases with the gradient.

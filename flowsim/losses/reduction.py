@@ -117,7 +117,7 @@ class ReducedArrowhead(AbstractReducedLayer):
 
     @staticmethod
     def of(arrowhead: Arrowhead, start: State) -> "ReducedArrowhead":
-        """The flow from (U, u), which must not be traced."""
+        """The reduced problem of the flow that starts at (U, u). The start must not be traced."""
         U, u = start
         a, d = np.asarray(arrowhead.curvature), arrowhead.drive.size
         off = np.array(U)

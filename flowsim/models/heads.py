@@ -88,7 +88,10 @@ class AbstractLabelHeads(AbstractHeads):
 
     @abc.abstractmethod
     def of_readout(self, readout: Float[Array, "d d"], w: Float[Array, " d"]) -> "AbstractLabelHeads":
-        """Balanced heads of this shape with the given Gamma, of rank at most `rank`, and the given guess."""
+        """Balanced heads of this shape with Gamma = ``readout`` and guess w.
+
+        Singular values of ``readout`` after the first `rank` are dropped.
+        """
 
 
 class MergedHeads(AbstractLabelHeads):

@@ -45,7 +45,7 @@ def product(f: Differences, g: Differences) -> Differences:
 
 
 def root(f: Differences) -> Differences:
-    """sqrt(f), where f is positive at all four places."""
+    """sqrt(f), for f positive at (u, v), (u', v), (u, v') and (u', v')."""
     s = jnp.sqrt(f.value)
     s_first, s_second, s_both = (jnp.sqrt(corner) for corner in f.corners)
     first, second = f.first / (s_first + s), f.second / (s_second + s)

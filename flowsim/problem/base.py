@@ -1,4 +1,4 @@
-"""The interface of problems in files and functions: the table of the flow, and the problem that is built."""
+"""The common interface of problem files and of users' functions: the table [flow], and the problem that is built."""
 
 import abc
 import contextlib

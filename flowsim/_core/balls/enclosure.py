@@ -125,7 +125,7 @@ class Traced:
 
     @functools.cached_property
     def equations(self) -> list[tuple[JaxprEqn, int]]:
-        """Every operation of the program and how often it runs, counted once in a loop of unknown length."""
+        """Every operation and how often it runs. A loop of unknown length is taken to run once."""
         return list(equations(self.jaxpr))
 
     @functools.cached_property

@@ -177,7 +177,7 @@ def hessian(loss: AbstractPopulationLoss, model: PyTree) -> Float[Array, "n n"]:
 def ends_above_the_minimum(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
     """The statement that a flow ends above the global minimum: the excess at the end is positive.
 
-    The flow can still lose at most |grad L| at its end times the remaining length of its path.
+    The loss can still decrease by at most |grad L| s, with |grad L| at the end and s the remaining length of the path.
     """
     end = trajectory.excess[-1:]
     above = end > _ABOVE * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))

@@ -1,4 +1,4 @@
-"""What the two sides of a claim on two solves of a flow show, whether or not its hypotheses are met."""
+"""Judge the conclusion of a claim by its two sides on two solves of a flow. Its hypotheses are not considered here."""
 
 import dataclasses
 
@@ -21,7 +21,10 @@ _GRANTED = 10.0  # times the tolerance of a flow: two sides may differ by as muc
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A judgement with the numbers that a `Verdict` reports, and the sides and the solve it was reached on."""
+    """A judgement, the numbers that a `Verdict` reports, and the evidence.
+
+    The evidence is ``sides``, the two sides of the claim with their errors, and ``case``, the solve that gave them.
+    """
 
     judgement: Judgement
     margin: float | None = None

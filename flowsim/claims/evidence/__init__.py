@@ -1,4 +1,4 @@
-"""What a verdict rests on: repeated solves, the sides of all claims on each of them, and their balls."""
+"""The evidence for a verdict: repeated solves, and on each of them both sides of every claim, also in balls."""
 
 from flowsim.claims.evidence.case import Case as Case
 from flowsim.claims.evidence.evidence import Evidence as Evidence

@@ -186,11 +186,10 @@ class Case:
 
     @functools.cached_property
     def with_other_ends(self) -> Made[Padded]:
-        """The padded solve with other ends: NaN in its last row, then far smaller, larger and opposite weights in all
-        rows that repeat the end.
+        """Copies of the padded solve with a false end, to test whether a comparison depends on the end.
 
-        A comparison that reads the end changes with it. NaN alone does not suffice, since a comparison with NaN is
-        false.
+        The first has NaN in its last row. The others have much smaller, much larger and negated weights in all rows
+        that repeat the end. NaN alone does not suffice, since an inequality with NaN is false.
         """
         repeated = slice(self.run.t.size, None)
         last = functools.partial(scaled, self.padded, slice(-1, None), np.nan, np.nan)
@@ -269,9 +268,9 @@ class Case:
         return dataclasses.replace(found, spread=jax.tree.map(both, found.spread, self._drift))
 
     def within(self, low: np.ndarray, high: np.ndarray) -> Enclosed:
-        """The solve in balls on spans of time, from ``low`` to ``high``.
+        """Balls that enclose the weights on each time interval [low_i, high_i].
 
-        **Raises:** `OpenError` if there are too many weights.
+        **Raises:** `OpenError` if the model has too many weights.
         """
         if SPANS * weights_of(self.run) > CHEAP:
             raise OpenError("there are too many weights")
@@ -324,7 +323,7 @@ class Case:
         return compared(claim, self._repetitions.stated, alone).slack.shape[0] != rows
 
     def replicates(self, claim: Claim) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """The losses and flows of independent samples, if the claim reads any."""
+        """One loss and its flow for each independent sample set; empty if the claim does not depend on a sample."""
         if not self._repetitions.samples_matter(claim):
             return []
         return self._parts

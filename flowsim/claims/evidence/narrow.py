@@ -46,15 +46,16 @@ class Found(NamedTuple):
 
 
 def hidden_events(claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: Asked) -> More:
-    """Times between those of a run at which an inequality fails, or promises something that it does not promise at
-    either neighbour.
+    """Further times, between the output times of a run, at which a claim needs to be checked.
+
+    There an inequality fails, or its range is entered although both neighbouring output times are outside the range.
 
     **Arguments:**
 
     - claim: the claim.
     - loss: the loss.
     - case: the solve.
-    - asked: the times that the claim asks for.
+    - asked: the times at which the claim evaluates the flow.
     """
     times = np.zeros(0)
     for _ in range(_ROUNDS):

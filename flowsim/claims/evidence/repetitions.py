@@ -118,12 +118,12 @@ class AbstractRepetitions:
 
     @functools.cached_property
     def reference(self) -> Trajectory:
-        """The flow at a hundredth of the tolerances."""
+        """The flow with tolerances 100 times tighter, but not below 1e-13."""
         return self._again(1, "reference")
 
     @functools.cached_property
     def confirmation(self) -> Trajectory:
-        """The flow at a ten-thousandth of the tolerances, or at 1e-13."""
+        """The flow with tolerances 10,000 times tighter, but not below 1e-13."""
         return self._again(2, "confirmation")
 
     @functools.cached_property

@@ -168,7 +168,7 @@ def randomized(run: Trajectory) -> Trajectory:
 
 
 def rows_of(run: Trajectory) -> tuple[Array, ...]:
-    """The times of a trajectory, and its series."""
+    """t, loss, excess, grad_norm_sq and dissipated, each of shape (T,)."""
     return run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated
 
 

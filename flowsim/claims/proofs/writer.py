@@ -1,7 +1,7 @@
-"""Writes lists of operations on arrays, the form of a function in a certificate.
+"""Write a function for a certificate, as a list of operations on arrays.
 
-An operation is [name, numbers of the operations it takes, parameter]; the checker says what each name means. Arrays are
-flat there, in the order of their rows. Whatever only moves entries is a "take": the indices of the entries.
+An operation is [name, numbers of the operations that are its inputs, parameter]; the checker defines each name. In a
+certificate arrays are flat, row by row. An operation that only moves entries is written as "take", with their indices.
 """
 
 import functools

@@ -44,13 +44,14 @@ def check(
     json: bool = False,
     strict: bool = False,
 ) -> int:
-    """Judge one claim, printed and corrected, on the problems that it lists, or over a family of problems.
+    """Judge one claim, in its printed and corrected forms, on the problems that it lists or over a family of problems.
 
     Args:
-        claim_id: such as smith2025.lemma-3.rate; smith2025.lemma-3 takes all its parts; or FILE.py:NAME for
+        claim_id: such as smith2025.lemma-3.rate; smith2025.lemma-3 means all its parts; or FILE.py:NAME for
             your claim.
         problem: the problem file, or a function of your own; without it the claim's own problems.
-        over: one field and its values, such as init.scale=geom:1e-1:1e-6:6, for limits and powers along it.
+        over: one field and its values, such as init.scale=geom:1e-1:1e-6:6, for a claim about a limit or a power law
+            in that field.
         json: print JSON.
         strict: exit with status 1 if a claim is violated.
     """

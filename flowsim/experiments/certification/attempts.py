@@ -53,18 +53,22 @@ def certified(
     seconds: float,
     problem: str = "",
 ) -> tuple[Verdict, Document | None]:
-    """A verdict with what a certificate shows of it, and the certificate, or None.
+    """Try to confirm a verdict by a certificate.
 
-    A claim that holds is proved for all t, until the end of the flow, or until a tenth of that time, and one that is
-    violated is refuted where it fails. If this is not shown, the opposite is tried: `Verdict.contradicted` if it is
-    shown. A claim without a flow that is unresolved is proved or refuted, too.
+    For a claim that holds, a proof is tried for all t, then until the end of the flow, then until a tenth of that time.
+    For a claim that is violated, a refutation is tried at the points where it fails. If these attempts fail, the
+    opposite is tried; if it succeeds, `Verdict.contradicted` is true. For an unresolved claim without a flow both a
+    proof and a refutation are tried.
 
     **Arguments:**
 
-    - claim, verdict, evidence: what was judged, and on what.
-    - followed: gives the flow, which is enclosed as far as other claims asked for. What it raises is a reason.
-    - seconds: the time for all of this.
-    - problem: its text, which the certificate carries along.
+    - claim, verdict, evidence: the claim, its verdict, and the evidence for the verdict.
+    - followed: returns the flow in balls, as far as earlier claims needed it. An exception that it raises is recorded
+      as the reason why there is no certificate.
+    - seconds: the time limit for all attempts together.
+    - problem: the text of the problem, which the certificate contains.
+
+    **Returns:** the verdict with the outcome added, and the certificate, or None if no attempt succeeded.
     """
     why, deadline, reasons = _nothing_to_show(claim, verdict, evidence), time.monotonic() + seconds, []
     if why or isinstance(evidence, DescentEvidence):

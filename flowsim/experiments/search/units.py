@@ -43,8 +43,8 @@ class SpacePlace:
     - id, form: of the claim.
     - place: FILE.py:NAME of a user's claim, else None.
     - sha256: the digest of its files.
-    - over: other values for axes.
-    - longest: seconds for a flow that is integrated alone.
+    - over: axes that replace those of the spaces, by field.
+    - longest: the time limit in seconds for a flow that is integrated alone.
     """
 
     id: str
@@ -56,15 +56,15 @@ class SpacePlace:
 
     @staticmethod
     def of(claim: Claim, over: Mapping[str, Axis], longest: float | None) -> "SpacePlace":
-        """The place of a claim.
+        """The names by which a worker finds a claim and its spaces.
 
         **Arguments:**
 
         - claim: the claim.
-        - over: other values for axes of its spaces.
-        - longest: seconds for a flow that is integrated alone.
+        - over: axes that replace those of its spaces, by field.
+        - longest: the time limit in seconds for a flow that is integrated alone.
 
-        **Raises:** `ProblemError` if it is neither one of flowsim's nor at the top level of a Python file.
+        **Raises:** `ProblemError` if the claim is neither one of flowsim's nor at the top level of a Python file.
         """
         known = any(claim is one for one in papers.ALL_CLAIMS)
         home = None if known else home_of(claim)

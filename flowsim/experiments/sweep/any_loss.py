@@ -52,7 +52,11 @@ _FEWEST_LANES = 4
 
 
 def suits_lockstep(problem: Problem) -> bool:
-    """Whether flows like that of a problem are integrated in lockstep: implicitly, with few enough weights."""
+    """Whether flows like that of a problem are integrated in lockstep.
+
+    They are if the solver is implicit, ``atol`` is not given, and the model has few enough weights. Flows for the
+    arrowhead solver are not.
+    """
     flow, loss, start = problem.spec.flow, problem.loss, problem.start
     arrowhead = loss.arrowhead(start) is not None and flow.solver == "auto"
     return can_go_in_lockstep(loss, start) and not (arrowhead or flow.solver == "explicit" or flow.atol)

@@ -92,7 +92,12 @@ class Map:
         return shlex.join([*words, *itertools.chain(*(("--set", value) for value in values)), "--out", str(out)])
 
     def problem(self, index: int | Sequence[int]) -> AbstractSpec:
-        """The problem of one cell, with the arguments of `command`."""
+        """The problem of one cell.
+
+        **Arguments:** index: the place of the cell along each axis, or along the only one.
+
+        **Raises:** `ValueError` if there is no such cell.
+        """
         chosen = zip(self.axes, self._places(index), strict=True)
         (spec,) = specs(
             self.tables, tuple(GridAxis(axis.field, axis.values[place : place + 1]) for axis, place in chosen)
@@ -221,7 +226,8 @@ def entered(
 
     **Arguments:** as for `finish`; resume: as for `sweep`.
 
-    **Raises:** `ProblemError` in one line if the folder belongs to something else, or another process works in it.
+    **Raises:** `ProblemError` in one line if the folder contains another sweep or other files, or if another process
+    works in it.
     """
     _refuse_mesh_elsewhere(mesh, executor)
     with at_work_in(unfinished.folder, "sweep"):

@@ -77,7 +77,7 @@ class AbstractLayersLoss(AbstractPopulationLoss):
 
     @abc.abstractmethod
     def directions_outside(self, model: PyTree) -> int:
-        """The number of directions in the weights that leave the set to which the flow of this loss is restricted."""
+        """The number of dimensions of weight space minus that of the set to which this loss restricts the flow."""
 
     def digits(self, model: PyTree) -> Scalar:
         """The number of decimal digits of the loss that survive the cancellation of its terms."""
@@ -152,7 +152,7 @@ class LoopedLoss(AbstractLayersLoss):
         return jnp.concatenate([terms, bias])
 
     def directions_outside(self, model: LoopedAttention) -> int:
-        """The directions that leave symmetric A and u = 0."""
+        """The codimension of the set of symmetric A with u = 0, or zero if the loss is over all weights."""
         d = model.A.shape[-1]
         return d * (d - 1) // 2 + d if self.symmetric else 0
 
@@ -206,7 +206,7 @@ class MultiLayerLoss(AbstractLayersLoss):
         return self.energy.terms(self.root @ A @ self.root, _weight(self.task))
 
     def directions_outside(self, model: MultiLayerAttention) -> int:
-        """The directions that leave symmetric A_i."""
+        """The codimension of the set of symmetric A_i, or zero if the loss is over all matrices."""
         d = model.A.shape[-1]
         return model.A.size // d * (d - 1) // 2 if self.symmetric else 0
 

@@ -30,13 +30,17 @@ class AttentionLoss(AbstractPopulationLoss):
     (1/2) |r - r_0|^2 + <r - r_0, r_0>. r_0 is 0 if heads of this shape can predict as well as any heads.
 
     The minimum is exact for heads on labels of any rank (by Eckart and Young) and for more than d heads on tokens. For
-    fewer heads on tokens it is exact if their guess is right or trained, unless they attend to the query's token and mu
-    is not 0. Otherwise it is the smallest loss of up to eight searches from random weights.
+    fewer heads on tokens it is exact if the guess is trained or equals the prior mean mu, unless the heads attend to
+    the query's token and mu is not 0. In all other cases it is the smallest loss of up to eight searches from random
+    weights.
 
-    The excess keeps its digits down to the minimum. Only for heads on tokens with r_0 not 0 its error is about
-    eps |r_0|^2, the error of a difference of losses.
+    The excess is accurate relative to its own size down to the minimum, with one exception: for heads on tokens with
+    r_0 not 0 its error is about eps |r_0|^2, as if two losses were subtracted.
 
-    **Arguments:** task: a `LinearRegression`; model: heads whose shape and guess the minimum is for.
+    **Arguments:**
+
+    - task: a `LinearRegression`.
+    - model: heads. The minimum is over heads of the same shape, and with the same guess unless the guess is trained.
 
     **Raises:** `ValueError` naming the argument; on heads of another kind; in `excess`, on heads of a larger rank.
     """
@@ -118,7 +122,10 @@ class AbstractResiduals(eqx.Module):
 
     @abc.abstractmethod
     def shift(self, model: AbstractHeads) -> Scalar:
-        """The increase of the floor for the guess of these heads, exactly zero for the guess of the minimum."""
+        """The amount by which ``floor`` is larger for the guess of these heads than for the guess at the minimum.
+
+        Exactly zero if the two guesses are equal.
+        """
 
     @abc.abstractmethod
     def along(self, model: AbstractHeads, off: Float[Array, " r"], least: Float[Array, " r"]) -> Scalar:

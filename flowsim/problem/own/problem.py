@@ -214,7 +214,7 @@ def _named(leaf: PyTree, spec: AbstractUserSpec) -> PyTree:
 
 
 def spec_of(tables: Tables) -> AbstractUserSpec:
-    """The problem of tables with a function ``make``. All defaults are filled in.
+    """Decode tables that name a function ``make``. All defaults are filled in.
 
     **Raises:** `ProblemError` in one line that names the field, or the file and the line.
     """

@@ -15,8 +15,10 @@ _AROUND = 0.35  # of the time from the first escape to the last arrival: shown b
 
 
 def of_plateaus(trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
-    """The picture of a flow with its plateaus; empty if there are fewer than two, or if a drop is so late that times
-    from the start cannot show it.
+    """The picture of a flow with its plateaus, as one entry ``plateaus`` of a dictionary.
+
+    The dictionary is empty if there are fewer than two plateaus, or if a drop comes so late that float64 cannot resolve
+    it in times from the start.
     """
     if trajectory.counted is not None or len(found := plateaus(trajectory)) < 2:
         return {}

@@ -45,7 +45,7 @@ class Review(AbstractPage):
 
     @property
     def claim(self) -> Claim:
-        """The form that was asked for."""
+        """The claim in the form under review, printed or corrected."""
         return self.claims[0]
 
     def verdicts(self, claim: Claim) -> list[Verdict]:
