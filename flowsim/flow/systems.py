@@ -369,8 +369,8 @@ def pace(system: AbstractSystem, state: PyTree) -> tuple[Scalar, Scalar]:
 
 
 def leads_away(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:
-    """Whether a flow with a small gradient is near a saddle that it will leave: the Jacobian of its field has a positive
-    eigenvalue that neither rounding nor the remaining gradient explains. Weights that stay zero do not count.
+    """Whether a flow with a small gradient is near a saddle that it will leave: the Jacobian of its field has an
+    eigenvalue above its rounding and above what the remaining gradient explains. Weights that stay zero do not count.
 
     **Arguments:** rates, basis: eigenvalues (n,) and eigenvectors, as columns (n, n); weights, slope: (n,), the field
     there (n,).
