@@ -86,7 +86,7 @@ def test_unmet_hypotheses_are_named_and_the_conclusion_is_reported_all_the_same(
     assert [condition.name for condition in verdict.hypotheses if not condition.met] == [
         "sigma^2 |Gamma|_op sqrt(d) < 2"
     ]
-    assert "holds all the same" in verdict.note
+    assert "holds nevertheless" in verdict.note
     assert verdict.margin is not None
 
 

@@ -352,9 +352,9 @@ def test_a_model_that_is_not_finite_names_the_key_that_shows_it():
 
 
 def test_a_method_that_is_wrong_for_the_model_is_refused():
-    with pytest.raises(ValueError, match='method must be right for the model, but it is "covariances"'):
+    with pytest.raises(ValueError, match='method must be unbiased for the model, but "covariances" is biased'):
         sampled(ISOTROPIC, method="covariances").prepared(Ridge(jnp.asarray(0.5)))
-    with pytest.raises(ValueError, match='method must be right for the model, but it is "inputs"'):
+    with pytest.raises(ValueError, match='method must be unbiased for the model, but "inputs" is biased'):
         sampled(ISOTROPIC, method="inputs").prepared(Bent(jnp.asarray(0.5), jnp.asarray(0.0)))
 
 

@@ -107,7 +107,7 @@ def test_a_time_outside_is_refused():
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda w: jnp.sum(w * jax.lax.stop_gradient(w)), "whose gradient is that of its value"),
+        (lambda w: jnp.sum(w * jax.lax.stop_gradient(w)), "whose gradient is the derivative of its value"),
         (lambda w: jnp.sum(jax.scipy.special.gammaln(w + 4)), "of operations that certificates have.*lgamma"),
     ],
 )
@@ -330,7 +330,7 @@ def test_a_path_whose_error_grows_is_computed_with_more_digits(monkeypatch):
 
 def test_a_gradient_that_is_false_later_on_is_seen():
     assert flowsim.enclose(_steep_from_3(), jnp.ones(1), t1=1.0).errors[-1] < 1e-10
-    with pytest.raises(ValueError, match="whose gradient is that of its value"):
+    with pytest.raises(ValueError, match="whose gradient is the derivative of its value"):
         flowsim.enclose(_steep_from_3(), jnp.ones(1), t1=2.0)
 
 
@@ -358,7 +358,10 @@ MISREAD = {
     "the mean": (lambda flow: 1e-9 * (flow.excess - 0.9 * jnp.mean(flow.excess)), "not functions of the time"),
     "the largest": (lambda flow: 1e-9 * (flow.excess - 0.9 * jnp.max(flow.excess)), "not functions of the time"),
     "half of the last time": (lambda flow: jnp.where(flow.t > flow.t[-1] / 2, 1.0, -1.0), "not functions of the time"),
-    "two weights at the end": (lambda flow: jnp.asarray([-1.0, 1.0]) * flow.models[-1], "no sides at each time"),
+    "two weights at the end": (
+        lambda flow: jnp.asarray([-1.0, 1.0]) * flow.models[-1],
+        "not return its sides at each time",
+    ),
     "a whole number": (lambda flow: flow.t.astype(int).astype(float) - flow.t, "of the type int64"),
     "a truth value": (lambda flow: 0.5 - flow.models[:, 0].astype(bool).astype(float), "of the type bool"),
     "a number of less digits": (

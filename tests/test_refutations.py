@@ -89,7 +89,7 @@ def test_what_reads_more_than_the_end_is_not_refuted_by_the_end(name):
 
 def test_the_end_of_a_flow_that_allows_nothing_is_not_taken_for_its_limit():
     claim = claimed(lambda flow: flowsim.at_most(flow.models[-1:, 0], 0.5))  # true at t = 1/2
-    with pytest.raises(OpenError, match="no sides at each time"):
+    with pytest.raises(OpenError, match="not return its sides at each time"):
         flowsim.certify(claim, quadratic(1.0), jnp.zeros(1), t1=0.5, refutes=True)
 
 
@@ -181,7 +181,7 @@ def test_weights_that_do_move_are_not_held_fixed():
     def value(w):
         return jnp.where(jax.lax.stop_gradient(w[1][0]) == 1.0, w[0][0] ** 2 + w[1][0], jnp.nan)
 
-    with pytest.raises(ValueError, match="whose gradient is that of its value"):
+    with pytest.raises(ValueError, match="whose gradient is the derivative of its value"):
         flowsim.enclose(flowsim.FunctionLoss(value), (jnp.ones(1), jnp.ones(1)), t1=1.0)
 
 

@@ -344,7 +344,7 @@ wrong = flowsim.Claim("mine.wrong", "my notes", "", lambda loss, flow: COMPARED)
 @pytest.mark.parametrize(
     ("compared", "line"),
     [
-        ("flowsim.at_most(flow.models.w, jnp.ones(4))", "arrays whose shapes go together"),
+        ("flowsim.at_most(flow.models.w, jnp.ones(4))", "arrays whose shapes broadcast together"),
         ("flowsim.at_most(jnp.diff(flow.models.w, axis=0), 0.0)", "a row for each output time"),
     ],
 )

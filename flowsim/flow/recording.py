@@ -44,7 +44,7 @@ def check_model(model: PyTree) -> None:
         checks.refuse("model", "an Equinox module with float64 weights", "it has none")
     for name in weights(model):
         if name in (*SERIES, *COUNTED, STEP_SIZE, "metadata"):
-            checks.refuse(f"model.{name}", "a weight of another name, as a trajectory has one of that", "it is not")
+            checks.refuse(f"model.{name}", "a weight of another name", f'a trajectory has a field "{name}" already')
     for name, leaf in flowing.items():
         if leaf.dtype != jnp.float64:
             checks.refuse(f"model.{name}", "float64", f"it is {leaf.dtype}")

@@ -231,7 +231,7 @@ class Trajectory(eqx.Module):
         **Raises:** `ValueError` for a trajectory from a file, which has no loss.
         """
         if self.descent is None:
-            checks.refuse("velocity", "that of a flow with its loss", "this trajectory was read from a file")
+            checks.refuse("the trajectory", "one with its loss, for the velocity", "it was read from a file")
         return eqx.filter_vmap(self.descent)(self.models)
 
     def __str__(self) -> str:

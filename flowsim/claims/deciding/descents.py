@@ -31,7 +31,7 @@ from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 _OTHER_ENDS = (math.nan, math.nan), (2.0**-50, 2.0**50), (16.0, 2.0**-10), (-16.0, 1.0), (2.0**50, 2.0**-50)
 
 _IS_NO_LIMIT = (
-    "It reads the last iterate as the limit, so that it depends on the number of steps: use flowsim.limit(descent, f) "
+    "It takes the last iterate for the limit, and so depends on the number of steps: use flowsim.limit(descent, f) "
     "for the limit with a bound, or descent.at(k) for the model after k steps."
 )
 _DEPENDS_ON_STEPS = "It depends on the number of steps: return a row for each iterate, or use descent.at(k)."
@@ -40,8 +40,8 @@ _NO_BOUND = (
     "minimum there may be degenerate."
 )
 _OTHER = "The iterates of the trajectory are not those of gradient descent on this loss."
-_TOO_WIDE = "Rounding leaves it open."
-_TOO_FAR = "The distance from the last iterate to the limit leaves it open: make more steps."
+_TOO_WIDE = "Rounding errors are too large to decide it."
+_TOO_FAR = "The distance from the last iterate to the limit is too large to decide it: make more steps."
 _GRANTED = 1e-8  # two sides may differ by as much of what is allowed for a limit
 
 
@@ -136,7 +136,7 @@ def _read(claim: Claim, evidence: DescentEvidence, ours: Comparison, measured: n
     longer = _with_last(run, 1.0, 1.0, more=1)
     with_row = compared(claim, evidence.stated, longer).slack.shape[0]
     if with_row not in (n, n + 1):
-        return "Its number of rows does not go with the number of steps: return one for each iterate or step."
+        return "Its number of rows must match the number of steps: return one row for each iterate or for each step."
     is_series = with_row == n + 1
     # The last row of a series may read the last iterate.
     rows, own = slice(n), slice(n - 1 if is_series else n)

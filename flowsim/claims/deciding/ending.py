@@ -24,7 +24,7 @@ _TENFOLD = 10.0
 _ALIKE = 0.5, 2.5  # of the growth in the tenfold time before
 _NOT_NOTHING = 1e-3  # of the weights
 _LATE = (
-    "The flow leaves a saddle so late that rounding of the time from the start hides the drop. "
+    "The flow leaves a saddle so late that float64 cannot resolve the drop in times from the start. "
     "Only statements without times can be judged here, and only for an exact loss."
 )
 

@@ -115,13 +115,13 @@ class Family:
                 toml.assign(tables, self.name, value)
                 problem = spec_of(tables).build().prepared()
                 if problem.is_descent:
-                    checks.refuse("flow.descent", "left out of a family, which is of flows", "it is given")
+                    checks.refuse("flow.descent", "left out of a family: its members are flows", "it is given")
                 self._members[place] = Evidence(problem.loss, problem.run())
             else:
                 made = self._make(**{self.name: value})
                 if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], AbstractPopulationLoss)):
                     came = f"at {self.label(place)} it gives {made!r:.60}"
-                    checks.refuse("make", "a function that gives (loss, start), the loss one of flowsim's", came)
+                    checks.refuse("make", "a function that returns (loss, start), with an AbstractPopulationLoss", came)
                 loss, start = made
                 self._members[place] = Evidence(loss, gradient_flow(loss, start, **self._how))
         return self._members[place]
@@ -243,8 +243,8 @@ class Family:
             return f"The values of {self.name} must be numbers."
         steps = np.diff(np.asarray(self.values, dtype=float))
         if not (np.all(steps > 0) or np.all(steps < 0)) or min(map(float, self.values)) <= 0:
-            return f"The values of {self.name} must be positive and in order."
-        return "" if np.all(series > 0) else "Its values must be positive."
+            return f"The values of {self.name} must be positive, and increase or decrease."
+        return "" if np.all(series > 0) else "The numbers of the members must be positive."
 
     def _all(self, verdicts: Sequence[Verdict]) -> Verdict:
         """The verdict on a statement at all members: that of the member that decides."""
@@ -337,18 +337,18 @@ def _compared(slack: float, radius: float, within: float, bounded: bool) -> tupl
     - slack: by how much it exceeds what is stated, or minus its distance from it.
     - radius: its error.
     - within: the accuracy to which it has to be known.
-    - bounded: whether the number over the power itself settles.
+    - bounded: whether the number divided by the power converges.
     """
     if slack > radius:
         return Judgement.HOLDS, ""
     if slack < -_BEYOND * radius:
         return Judgement.VIOLATED, ""
     if slack < -radius:
-        return Judgement.UNRESOLVED, "The difference is too small to be decided: let the parameter go further."
+        return Judgement.UNRESOLVED, "The difference is too small to be decided: extend the range of the parameter."
     if radius > within:
-        return Judgement.UNRESOLVED, f"It has to be known within {within:g}: let the parameter go further."
+        return Judgement.UNRESOLVED, f"Its error is larger than {within:g}: extend the range of the parameter."
     if not bounded:
-        return Judgement.UNRESOLVED, "Over the power it does not settle: a logarithm may be missing."
+        return Judgement.UNRESOLVED, "Divided by the power it does not converge: a logarithm may be missing."
     return Judgement.HOLDS, ""
 
 

@@ -17,17 +17,17 @@ _CLEARLY = 100.0  # times its measured error: a smaller margin is decided by bal
 _MOST_ROWS = 24  # rows that are enclosed if balls are costly: those nearest to their error
 _MOST_FAILING, _SPREAD = 4, 9  # likewise: rows that fail, and rows spread from start to end
 
-_UNREAD = "It is not computed by jax.numpy alone, so that nothing bounds it between the output times."
+_UNREAD = "Its sides are not computed by jax.numpy alone, so they cannot be bounded between the output times."
 _TOO_WIDE = {
-    "weights": "Rounding of the weights leaves it open.",
-    "loss": "Rounding of the numbers in the loss leaves it open.",
-    "statement": "Rounding of the constants in the statement leaves it open.",
-    "solver": "The solver's error leaves it open: ask for a smaller rtol.",
+    "weights": "The rounding error of the weights is too large to decide it.",
+    "loss": "The rounding error of the numbers in the loss is too large to decide it.",
+    "statement": "The rounding error of the constants in the statement is too large to decide it.",
+    "solver": "The solver's error is too large to decide it: ask for a smaller rtol.",
     "way": (
-        "The distance from the end of the flow to its limit leaves it open: ask for a stricter stop, "
+        "The distance from the end of the flow to its limit is too large to decide it: ask for a stricter stop, "
         "as in rtol=1e-10, stop=flowsim.Stop(excess=1e-24, grad_norm=1e-13)."
     ),
-    "rest": "The error between the output times, or of the samples, leaves it open.",
+    "rest": "The error between the output times, or of the samples, is too large to decide it.",
 }
 
 
@@ -38,7 +38,7 @@ class Ground:
     **Fields:**
 
     - sides: the sides.
-    - note: what leaves them open, if anything does.
+    - note: why they do not decide the claim, if they do not.
     - for_all_t: whether there is a row for each time.
     - last: the last row that was judged.
     - combines: see `Errors`.
@@ -78,7 +78,7 @@ def grounded(claim: Claim, rough: Case, fine: Case, ours: Comparison, errors: Er
         found = look.where_equal(found)
         found, last = look.until_rest(found)
     if look.jumps and found.judgement is Judgement.HOLDS:
-        jump = f"Its sides jump or swing ({', '.join(look.jumps)}): nothing bounds them between the output times."
+        jump = f"Its sides may jump or oscillate between the output times, by {', '.join(look.jumps)}."
         reason = _UNREAD if NOT_TRACED in look.jumps else jump
         return Ground(_unknown(found), reason, for_all_t, last, errors.combines)
     return Ground(found, look.too_wide(found), for_all_t, last, errors.combines)

@@ -37,16 +37,16 @@ from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
 _DECIDED = Judgement.HOLDS, Judgement.VACUOUS  # by two solves; a violation needs a third
-_ALONE = {Judgement.HOLDS: "Its conclusion holds all the same.", Judgement.VIOLATED: "Its conclusion fails here."}
+_ALONE = {Judgement.HOLDS: "The conclusion holds nevertheless.", Judgement.VIOLATED: "The conclusion fails here."}
 _ALLOWS_TOO_LITTLE = (
     "Its allowance may be smaller than the change from the end of the flow to its limit: take the allowance from "
     "flowsim.limit(flow, f), which bounds this change."
 )
-_NOT_IN_ORDER = "It has a row for each time, but in another order: return the rows in the order of flow.t."
-_READS_MORE = "It reads more of the flow than its start, but nothing was integrated: declare it with along_flow=True."
-_DID_NOT_SURVIVE = "A violation at the asked tolerance did not survive a more accurate solve. Ask for a smaller rtol."
+_NOT_IN_ORDER = "Its rows are not in the order of the output times: return them in the order of flow.t."
+_READS_MORE = "It uses the flow after the start, but nothing was integrated: declare it with along_flow=True."
+_DID_NOT_SURVIVE = "A more accurate solve did not confirm the violation. Ask for a smaller rtol."
 _IS_NO_LIMIT = (
-    "It reads the end of the flow as its limit, so that it depends on where the integration stopped: use "
+    "It takes the end of the flow for its limit, and so depends on where the integration stopped: use "
     "flowsim.limit(flow, f) for the limit with a bound, or flow.at(t) for the model at a time."
 )
 

@@ -248,7 +248,7 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
         except ProblemError:
             raise
         except (TypeError, ValueError) as error:
-            refuse(claim.id, "a comparison of arrays whose shapes go together", in_short(error))
+            refuse(claim.id, "a comparison of arrays whose shapes broadcast together", in_short(error))
         except Exception:
             # Any other exception is reported in the verdict on the claim.
             continue

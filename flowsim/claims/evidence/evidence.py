@@ -79,7 +79,7 @@ class Evidence(AbstractRepetitions):
         if time is None:
             return ""
         t = float(self.clock.since_start(time))
-        return f"The loss changes more within a step of the solver, at t = {t:.4g}, than over the step."
+        return f"The loss has a feature that a step of the solver passed over, at t = {t:.4g}, such as a wall or a pit."
 
     @functools.cached_property
     def not_descending(self) -> str:

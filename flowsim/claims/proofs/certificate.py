@@ -99,7 +99,7 @@ def certify(
     """
     refuse_sampled(loss)
     if claim.of_descent:
-        checks.refuse(claim.id, "a claim about the flow, which is what is enclosed", "it is about gradient descent")
+        checks.refuse(claim.id, "a claim about the flow, since only flows are enclosed", "it is about gradient descent")
     if not claim.along_flow:
         t1 = 1.0  # which nothing reads
     elif t1 is None:
@@ -268,7 +268,7 @@ def _check_sides(certificate: Document, claim: Claim, problem: _Problem, t1: flo
     t = np.append(0.0, t1 * 0.3 ** np.arange(count - 1)[::-1])
     theirs = _compared(claim, problem.loss, jnp.asarray(t), problem.models(rows))
     if len(theirs.slack) < count:
-        raise OpenError("it compares no sides at each time")
+        raise OpenError("it does not return its sides at each time")
     if claim.along_flow:
         _check_rows(claim, problem, rows, t, theirs)
     beside = [*range(count, len(theirs.slack))]
@@ -317,7 +317,7 @@ def _check_limit(certificate: Document, claim: Claim, problem: _Problem) -> None
         theirs = _compared(claim, problem.loss, times, problem.models(rows), problem.start)
         agree = _agreement(certificate, theirs, np.nan, rows[0], end)
         if agree is None or not np.all(agree[fails]):
-            raise OpenError("what fails at the end depends on more than the start and the end")
+            raise OpenError("its sides in the limit depend on more than the start and the end")
 
 
 def _agreement(

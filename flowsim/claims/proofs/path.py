@@ -142,7 +142,7 @@ class FollowedFlow:
     def __init__(self, loss: AbstractPopulationLoss, start: PyTree):
         refuse_sampled(loss)
         if loss.speeds(start) is not None:
-            checks.refuse("loss", "one whose flow is that of its weights", f"{type(loss).__name__} has other speeds")
+            checks.refuse("loss", "one whose weights flow at unit speed", f"{type(loss).__name__} has other speeds")
         self.domain = Domain(loss, start)
         try:
             value, weights = lambda weights: rebuilt(loss, start)(weights), self.domain.shapes
@@ -205,7 +205,7 @@ class FollowedFlow:
         slopes = [ravel_pytree(self.loss.gradient(unravel(jnp.asarray(point))))[0] for point in points]
         theirs = np.stack([np.asarray(slope) for slope in slopes])
         if not np.max(np.abs(ours - theirs)) <= _AGREES * np.max(np.abs(theirs)):
-            checks.refuse("loss", "one whose gradient is that of its value", "they differ at some weights")
+            checks.refuse("loss", "one whose gradient is the derivative of its value", "they differ at some weights")
 
 
 class _Step(NamedTuple):

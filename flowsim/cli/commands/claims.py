@@ -29,7 +29,7 @@ def claims(
     """List claims: id, source, form, statement.
 
     Args:
-        pattern: only those with a matching id, such as "smith2025.lemma-3.*"; without it all.
+        pattern: list only claims with a matching id, such as "smith2025.lemma-3.*".
         json: print JSON.
     """
     return entry_of("claims", "claims")(pattern, as_json=json)
@@ -75,7 +75,7 @@ def certify(
         claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for a claim of your own.
         problem: the problem file, or a function of your own; without it the claim's own problems.
         out: where the certificate goes.
-        until: the last time of a claim along the flow, instead of the flow's own stop; inf for all t.
+        until: certify a claim along the flow up to this time, instead of up to the end of the flow; inf for all t.
     """
     return entry_of("claims", "certify")(claim_id, problem, out, overrides=sum(overrides, ()), form=form, until=until)
 
@@ -106,8 +106,9 @@ def audit(
         json: print JSON.
         strict: exit with status 1 if a claim is violated.
         fresh: judge finished claims again.
-        certify: refute the printed claims that are violated and prove the others; DIR/certified records what is shown.
-        certify_budget: the time to try it for each claim, such as 90s or 10m.
+        certify: refute the printed claims that are violated and prove the others, and record the results in
+            DIR/certified.
+        certify_budget: the time limit for each certificate, such as 90s or 10m.
     """
     audit = entry_of("audit", "audit")
     given, options = sum(overrides, ()), {"as_json": json, "strict": strict, "fresh": fresh, "shard": shard}

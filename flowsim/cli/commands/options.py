@@ -12,7 +12,7 @@ from flowsim.cli.prepare import prepare_jax
 
 
 def entry_of(module: str, name: str) -> Callable[..., int]:
-    """What a command calls. Its modules take a second or more to import, and a terminal shows that."""
+    """The function that a command calls. Its import takes a second or more; a terminal shows a progress bar for it."""
     from flowsim._core.progress import progress_bar
 
     with progress_bar("starting", 1, shown=sys.stderr.isatty()):
@@ -35,16 +35,16 @@ Overrides = Annotated[
 ]
 Axes = Annotated[Texts, tyro.conf.UseAppendAction, tyro.conf.arg(name="over", metavar="FIELD=VALUES")]
 Explored = Annotated[Texts, tyro.conf.UseAppendAction, tyro.conf.arg(name="explore", metavar="FIELD=VALUES")]
-ClaimIds = Annotated[tyro.conf.Positional[tuple[str, ...]], if_given("[CLAIM_ID ...]", "without one, flowsim only")]
+ClaimIds = Annotated[tyro.conf.Positional[tuple[str, ...]], if_given("[CLAIM_ID ...]", "without one, only flowsim")]
 ClaimId = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")]
 Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
 Pattern = Annotated[str | None, if_given("PATTERN")]
 Kept = Annotated[pathlib.Path | None, if_given("DIR")]
-Jobs = Annotated[int, tyro.conf.arg(metavar="N", help="processes of this machine that share the work")]
+Jobs = Annotated[int, tyro.conf.arg(metavar="N", help="number of processes on this machine that share the work")]
 Scheduler = Annotated[str | None, if_given("ADDRESS", "a dask scheduler, whose workers share the work")]
 Shard = Annotated[str | None, if_given("I/N", "do only the I-th of N parts; all parts share DIR")]
-Budget = Annotated[str, tyro.conf.arg(metavar="TIME", help="the time, such as 90s or 10m")]
-Problems = Annotated[int | None, if_given("N", "try this many problems instead, and finish the batch")]
-Form = Annotated[Literal["printed", "corrected"], tyro.conf.arg(help="of the claim")]
-Seed = Annotated[int, tyro.conf.arg(help="of random draws")]
+Budget = Annotated[str, tyro.conf.arg(metavar="TIME", help="the time limit, such as 90s or 10m")]
+Problems = Annotated[int | None, if_given("N", "instead of a time, the number of problems; the last batch is finished")]
+Form = Annotated[Literal["printed", "corrected"], tyro.conf.arg(help="form of the claim")]
+Seed = Annotated[int, tyro.conf.arg(help="seed of the random draws")]
 Devices = Annotated[str | None, if_given("N|all")]

@@ -48,23 +48,23 @@ def run(
     Args:
         problem: the problem file, or FILE.py:NAME of a function that returns (loss, model).
         out: the folder for the results; it must not hold another run.
-        claims: judge those with a matching id, such as "smith2025.lemma-3.*", with or without a flow.
-        all_claims: judge every claim about the model, also those without a flow.
+        claims: judge only claims with a matching id, such as "smith2025.lemma-3.*". They need not be about the flow.
+        all_claims: judge every claim about the model, also those that are not about the flow.
         resume: continue the run in DIR.
         certify: prove or refute each judged claim, and keep the certificates in DIR/certificates.
-        certify_budget: the time for each claim, such as 90s or 10m.
+        certify_budget: the time limit for each certificate, such as 90s or 10m.
         json: print only verdicts.json.
         strict: exit with status 1 if a claim is violated.
-        format: of the figures; pgf needs pdflatex.
+        format: file format of the figures; pgf needs pdflatex.
         tex: also write verdicts.tex, a table for a paper.
         explore: also write DIR/explore.html, a page with a slider over these values, as `explore` does with --over;
             repeat for each slider.
         quiet: print neither progress nor table.
-        devices: how many of each process share the samples of a Monte Carlo loss; all: those that JAX finds.
-        coordinator: where process 0 listens, for a run on several hosts; auto asks Slurm or Open MPI.
-        processes: their number, at least one for each host.
-        process: the number of this one, from 0; process 0 writes the results.
-        join_timeout: how long to wait for the others.
+        devices: how many devices of each process share the samples of a Monte Carlo loss; all: as many as JAX finds.
+        coordinator: for a run on several hosts, the address of process 0; auto asks Slurm or Open MPI for it.
+        processes: for a run on several hosts, the number of processes, at least one for each host.
+        process: the number of this process, from 0; process 0 writes the results.
+        join_timeout: how long to wait until all processes have started.
     """
     run = entry_of("run", "run")
     from flowsim.cli.devices import Hosts
@@ -95,7 +95,7 @@ def init(
     risk: Annotated[float | None, if_given("RISK")] = None,
     json: bool = False,
 ) -> int:
-    """Print which theorem conditions a start meets, and what follows, without integration.
+    """Print which conditions of theorems a start meets, and what they predict. Nothing is integrated.
 
     Args:
         problem: the problem file, or FILE.py:NAME of a function that returns (loss, model).
@@ -129,13 +129,13 @@ def sweep(
         problem: the problem file that all cells share, or FILE.py:NAME of a function that returns (loss, model).
         over: a field and its values: geom:FROM:TO:COUNT, lin:FROM:TO:COUNT, FIRST:LAST or a list; repeat for each axis.
         out: the folder for the map; it must not hold another sweep.
-        claims: record the margins of claims with a matching id; default a few that papers name.
+        claims: record the margins of claims with a matching id, instead of the few that papers name for maps.
         resume: continue the sweep in DIR.
         json: print JSON.
-        format: of the figure.
-        disk_budget: the largest size; a larger sweep is refused.
+        format: file format of the figure.
+        disk_budget: the largest size of the map on disk; a larger sweep is refused.
         quiet: print neither progress nor summary.
-        devices: how many share the cells of a batch; all: those that JAX finds.
+        devices: how many devices share the cells of a batch; all: as many as JAX finds.
     """
     return entry_of("sweep", "sweep")(
         problem,
@@ -164,13 +164,13 @@ def explore(
     claims: Pattern = None,
     quiet: bool = False,
 ) -> int:
-    """Write a page with sliders over the flows of a grid of problems, for any browser, without a network.
+    """Write a page with sliders over the flows of a grid of problems. Any browser shows it, also offline.
 
     Args:
         problem: the problem file that all cells share, or FILE.py:NAME of a function that returns (loss, model).
         over: a field and its values, as in `sweep`; repeat for each slider.
-        out: the page.
-        claims: show the margins of claims with a matching id; default a few that papers name.
+        out: the file of the page.
+        claims: show the margins of claims with a matching id, instead of the few that papers name for maps.
         quiet: print no progress.
     """
     of = {"over": sum(over, ()), "overrides": sum(overrides, ()), "claims": claims, "quiet": quiet}

@@ -42,10 +42,10 @@ def refute(
     Args:
         claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for your claim.
         over: search an axis of the claim over LOW:HIGH or a list; repeat for each axis.
-        out: the folder for the counterexample and for batches from which a search resumes.
+        out: the folder for the counterexample and for finished batches; the same search later resumes from them.
         json: print JSON.
         strict: exit with status 1 if a counterexample is found.
-        format: of the figure.
+        format: file format of the figure.
         quiet: print no progress.
     """
     refute = entry_of("search", "refute")
@@ -71,7 +71,7 @@ def sharpen(
     jobs: Jobs = 1,
     scheduler: Scheduler = None,
 ) -> int:
-    """Search for the best constant of a claim's bound, and how it grows.
+    """Search for the best constant in a claim's bound, and for how it grows with a parameter.
 
     Args:
         claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for your claim.
@@ -79,7 +79,7 @@ def sharpen(
         out: the folder for the constants and their picture.
         json: print JSON.
         strict: exit with status 1 if the claim is violated at the best constant.
-        format: of the figure.
+        format: file format of the figure.
         quiet: print no progress.
     """
     sharpen = entry_of("search", "sharpen")
@@ -101,13 +101,13 @@ def ablate(
     format: Literal["png", "svg", "pdf"] = "png",
     quiet: bool = False,
 ) -> int:
-    """Search which hypotheses of a claim are needed, and whether it holds beyond the bounds of its spaces.
+    """Find which hypotheses of a claim are needed, and whether it holds outside the bounds of its spaces of problems.
 
     Args:
         claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for your claim.
         out: the folder for ablation.json and its picture.
         json: print JSON.
-        format: of the figure.
+        format: file format of the figure.
         quiet: print no progress.
     """
     ablate = entry_of("search", "ablate")
@@ -134,7 +134,7 @@ def referee(
             whole paper.
         problem: the problem file, or a function of your own; without it the claim's own problems.
         out: the folder for referee.html, referee.md and referee.tex.
-        budget: the time beyond that of the verdicts, such as 90s or 10m, for certificates and searches.
+        budget: the time limit for certificates and searches, such as 90s or 10m; verdicts take further time.
     """
     options = {"budget": budget, "problems": problems, "form": form, "seed": seed}
     return entry_of("search", "referee")(claim_id, problem, out, **options)

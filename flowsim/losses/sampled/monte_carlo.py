@@ -159,7 +159,7 @@ class MonteCarloLoss(AbstractPopulationLoss):
             chosen = min(costs, key=lambda name: costs[name])
             estimator = next(kind(Prompts(self.task)) for kind in ESTIMATORS if kind.name == chosen)
         elif not estimator.applies(model, self._pilot_key):
-            checks.refuse("method", "right for the model", f'it is "{estimator.name}", which is biased for it')
+            checks.refuse("method", "unbiased for the model", f'"{estimator.name}" is biased')
         loss = self._planned(estimator, model, self.block)
         loss._check_finite(model)
         return loss

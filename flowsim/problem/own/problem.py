@@ -114,7 +114,7 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
         if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], AbstractPopulationLoss)):
             kinds = [type(part).__name__ for part in (made if isinstance(made, tuple) else [made])]
             came = f"the function at line {_line(function)} returns ({', '.join(kinds)})"
-            refuse(self.make, "a function that gives (loss, model), the loss one of flowsim's", came)
+            refuse(self.make, "a function that returns (loss, model), with an AbstractPopulationLoss", came)
         loss, model = made
         loss, model = jax.tree.map(lambda leaf: _named(leaf, self), (loss, model))
         with blaming(path, self.make, "a function that gives a loss and a model that flow"):
@@ -147,7 +147,7 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
             # Files of figures have these names.
             word = isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) and len(name) <= 100
             if not word or name in taken:
-                refuse(place, "names that are ASCII words and not those of other arrays", f"one is {name!r:.60}")
+                refuse(place, "names that are ASCII words and not taken by other arrays", f"one is {name!r:.60}")
             with blaming(path, place, "functions of the model"):
                 value = eqx.filter_eval_shape(function, model)
             if getattr(value, "shape", None) != () or value.dtype != jnp.float64:
@@ -247,7 +247,7 @@ def signed(tables: Tables) -> Document:
     if not isinstance(digest, str) or module_at(path, digest) is None:
         digest = module_of(path)[1]
     if tables.get("sha256", digest) != digest:
-        refuse("sha256", f"that of {path}, {digest}", "it is another: the file has changed, or one that it imports")
+        refuse("sha256", f"that of {path}, {digest}", "it differs: the file has changed, or a file that it imports")
     return {**tables, "make": f"{path}:{name}", "sha256": digest}
 
 
@@ -263,7 +263,7 @@ def _table_of(place: str, digest: str) -> tuple[type[AbstractUserSpec], Document
     taken = [name for name in dir(AbstractUserSpec) if not name.startswith("_")]
     for argument in parameters.values():
         if argument.kind in (argument.POSITIONAL_ONLY, argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
-            refuse(place, "a function of arguments by name", f"line {_line(function)} has {argument}")
+            refuse(place, "a function whose arguments can be given by name", f"line {_line(function)} has {argument}")
         if argument.name in taken or argument.name.startswith("_"):
             expected = f"a function of arguments without a leading _, and not {', '.join(taken)}"
             refuse(place, expected, f"one is {argument.name}")
