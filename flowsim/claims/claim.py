@@ -29,7 +29,7 @@ class Trend(eqx.Module):
 
     **Fields:**
 
-    - expected: its limit, or the power of the parameter.
+    - expected: the limit of the number, or its power of the parameter.
     - within: the accuracy to which the limit or the power has to be known.
     - kind: "limit", "both", "above" or "below".
     """
@@ -78,7 +78,9 @@ class Comparison(eqx.Module):
 
     @property
     def reference(self) -> Sides:
-        """What margins are relative to: the size of the bound or, where it is zero, the larger side at its largest."""
+        """The sizes that margins are relative to: the size of the bound or, if it is zero, the largest size of the
+        larger side.
+        """
         array = self.slack.__array_namespace__()
         sides = array.maximum(array.abs(self.value), array.abs(self.bound))
         largest = array.max(array.where(self.promised & array.isfinite(sides), sides, 0.0), initial=0.0)
@@ -93,7 +95,7 @@ class Comparison(eqx.Module):
 
 
 def relative(slack: Sides, reference: Sides) -> Sides:
-    """slack/reference; an infinite slack stays what it is."""
+    """slack/reference. An infinite slack stays infinite."""
     array = slack.__array_namespace__()
     return array.where(array.isinf(slack), slack, slack / reference)
 
@@ -180,10 +182,10 @@ def tends_to(value: ArrayLike, expected: ArrayLike, within: ArrayLike, *, allowa
 
     **Arguments:**
 
-    - value: the number, of one member of the family.
+    - value: the number for one member of the family.
     - expected: the limit, the same for all members.
     - within: the accuracy to which the limit has to be known for "holds".
-    - allowance: by how much the value may be off for a reason other than numerical error.
+    - allowance: a bound on the error of the value for a reason other than numerical error.
     """
     return _trend("limit", value, expected, within, allowance)
 
@@ -196,11 +198,11 @@ def power_law(
 
     **Arguments:**
 
-    - value: the number, of one member of the family.
+    - value: the number for one member of the family.
     - power: the power, the same for all members.
     - within: the accuracy to which the power has to be known for "holds".
     - bounds: "both" for Theta, "above" for O(parameter^power), "below" for Omega(parameter^power).
-    - allowance: by how much the value may be off for a reason other than numerical error.
+    - allowance: a bound on the error of the value for a reason other than numerical error.
 
     **Raises:** `ValueError` on other bounds.
     """
@@ -271,12 +273,14 @@ class Claim:
     - statement: plain text, or LaTeX with formulas in ``$..$``.
     - compare: (loss, trajectory) -> `Comparison`, pure JAX.
     - form: "printed", or "corrected" for what holds instead of a printed form that fails.
-    - hypotheses: (loss, start) -> the conditions of the statement; of one about descents (loss, descent).
+    - hypotheses: (loss, start) -> the conditions of the statement; for a statement about descents (loss, descent) ->
+      them.
     - constants: (loss, trajectory) -> numbers by name: the constants of the claim, and the sharp ones.
     - setting: loss -> None if the statement covers this loss, else the `Hypothesis` that is not met.
     - models: the classes of models that the statement is about. Empty if it is about all.
-    - along_flow: whether the comparison reads more of the trajectory than its start.
-    - of_descent: whether it is a statement about gradient descent, which no flow is judged by.
+    - along_flow: whether the comparison depends on the trajectory after its start.
+    - of_descent: whether it is a statement about gradient descent. It is then judged along descents and never along
+      flows.
     - problems: the problems on which the claim is judged, as nested dictionaries in the form of a problem file.
     - spaces: the sets of problems that the statement covers, in which `flowsim.refute` looks for a counterexample.
     - note: what a referee should know.

@@ -31,7 +31,7 @@ _OF_THE_START: weakref.WeakSet[Callable[..., Comparison]] = weakref.WeakSet()
 
 
 def reads_the_start_only(claim: Claim) -> bool:
-    """Whether a claim cannot read more of a flow than its start, as it was declared with a function of other things."""
+    """Whether a claim depends only on the start of a flow, since its function takes neither a flow nor a descent."""
     return claim.compare in _OF_THE_START
 
 
@@ -50,11 +50,11 @@ def claim(
             r'''$\lVert \nabla L \rVert^2 \ge 2 L$ for all $t$'''
             return flowsim.at_least(flow.grad_norm_sq, 2 * flow.excess)
 
-    The function takes what it compares, by name: ``loss``, ``task`` (that of the loss), ``start`` (the model at t = 0)
+    The function names its inputs as arguments: ``loss``, ``task`` (that of the loss), ``start`` (the model at t = 0)
     and ``flow`` or ``descent`` (the `Trajectory`). A claim that takes the flow is judged along it; one that takes the
-    descent is about `gradient_descent` instead. The docstring is the statement, with formulas in ``$..$``. What
-    follows after an empty line is the note. Where the statement holds a number that is known only at run time,
-    ``statement=`` says it instead. A `Claim` in place of the function is stated again, at this place.
+    descent is about `gradient_descent` instead. The docstring is the statement, with formulas in ``$..$``. What follows
+    after an empty line is the note. If the statement contains a number that is only known at run time, give it as
+    ``statement=``. If a `Claim` is decorated in place of a function, it is declared again with this id and source.
 
     **Arguments:**
 
@@ -134,7 +134,7 @@ class Section:
 
     - paper: its id.
     - models: the classes of models that the claims are about.
-    - shared: arguments of `claim` that its claims have unless they say otherwise.
+    - shared: arguments of `claim` that hold for each of its claims, unless a claim overrides them.
     """
 
     def __init__(self, paper: str, *models: type[eqx.Module], **shared: Any):
@@ -172,7 +172,7 @@ class Section:
         return self._declared(f"{self.paper}.{part}", f"{self.paper}, {source}", own)
 
     def corrected(self, printed: Claim, source: str = "", **own: Any) -> Declare:
-        """A decorator that declares what holds instead of a printed claim, at the same place or at another.
+        """A decorator that declares the corrected form of a printed claim.
 
         **Arguments:**
 

@@ -46,10 +46,10 @@ class End(NamedTuple):
     **Fields:**
 
     - model: the last model.
-    - further: the last model, or where the flow was continued to from it.
-    - remaining: a bound on the distance from there to the limit.
-    - near: the factor by which this other place follows a model that is not the last one. Where the models are all that
-      the limit may be as seen from the end, it is the share in which the limit may be as seen from the other place.
+    - further: the model to which the flow was continued, or the last model.
+    - remaining: a bound on the distance from ``further`` to the limit.
+    - near: the factor by which ``further`` is displaced for a model that differs from the last one. If the models are
+      all possible limits as seen from the end, it is the fraction of these that are possible as seen from ``further``.
     """
 
     model: PyTree
@@ -59,7 +59,7 @@ class End(NamedTuple):
 
     @staticmethod
     def of(model: PyTree, remaining: float, tail: Tail | None, near: float = 1.0) -> "End":
-        """The end of a flow with a bound on its remaining length, and with what follows."""
+        """The end of a flow with a bound on its remaining length, and with its continuation if there is one."""
         if tail is None:
             return End(model, model, remaining)
         return End(model, _moved(model, tail.moved), tail.way_to_go, near)
@@ -111,7 +111,7 @@ def _asking(*, forgets: bool = False) -> Iterator[list[bool]]:
 
 
 def takes_limit(compare: Callable[..., Comparison], loss: AbstractPopulationLoss, run: Trajectory) -> bool:
-    """Whether a comparison changes with the value of a limit. It does not if it takes bounds of limits only."""
+    """Whether a comparison depends on the value of a limit. It does not if it only uses bounds of limits."""
     # Most comparisons ask for no limit, which is seen without computing them.
     with _asking() as asked, contextlib.suppress(Exception):
         eqx.filter_eval_shape(compare, loss, run)
@@ -143,7 +143,7 @@ def tail_of(
     - run: the flow.
     - remaining: a bound on its remaining length, infinite if none is known.
     - accuracy: the error of the limit that is asked for, relative to the weights. A flow is not continued if its end is
-      as near.
+      that close to the limit.
     - go_on: (model, settings) -> the flow from there.
     - way_to_go: model -> a bound on the length of the flow from there.
     """
@@ -180,10 +180,10 @@ def limit(
     """The limit of a function along a flow, and a bound on its error.
 
     The value is that of f at the end of the flow. The bound is the largest change of f over a ball around the end that
-    the flow cannot leave. In a verdict the flow is continued, and both are those of the place where it then is. The
-    error of the flow up to its end is not in the bound: a verdict measures it. The bound is infinite if no such ball is
-    found: if t1 is short, on a plateau, at a degenerate minimum, where the weights diverge, or if f cannot be computed
-    in ball arithmetic.
+    the flow cannot leave. In a verdict the flow is first continued, and both are taken at its new end. The error of the
+    flow up to its end is not in the bound: a verdict measures it. The bound is infinite if no such ball is found: if t1
+    is short, on a plateau, at a degenerate minimum, where the weights diverge, or if f cannot be computed in ball
+    arithmetic.
 
     Both have one row in front, as in a claim about a limit: ``value, allowance = limit(flow, f); return equal(value,
     expected, size, allowance=allowance)``.

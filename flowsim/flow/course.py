@@ -147,8 +147,10 @@ class Course:
         return before.directions or more_directions(self._weights, 0)
 
     def is_promising(self, before: Chunk, pace: float) -> bool:
-        """Whether time would grow by e, after a chunk, for a quarter of the work by an implicit method whose steps are
-        the longest, rather than by one that takes a field for so much time.
+        """Whether an implicit method is likely to be cheaper than the explicit one after a chunk.
+
+        It is if, with its longest steps, time grows by a factor e for at most a quarter of the work of a method that
+        evaluates the field once in each time ``pace``.
         """
         fields = before.reached / pace / _WORTH * math.log(10) / STEPS_PER_DECADE  # that a step may take
         directions = self.directions(before)

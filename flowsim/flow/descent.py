@@ -61,11 +61,12 @@ def gradient_descent(
     - steps: how many, at least 1.
     - momentum: beta, at least 0 and below 1 (heavy ball).
     - direction: d_k, "gradient" for the gradient g, "sign" for the sign of each entry, or "normalized" for g/|g|.
-    - at: increasing numbers of steps after which the model is recorded, default all. A descent is judged if all are.
+    - at: increasing numbers of steps after which the model is recorded, default all. Claims need all of them.
 
-    **Returns:** a `Trajectory` with t = k, the step sizes in ``step_size`` (in the last row that of the next step, or
-    of the last one if there is no next), and in ``dissipated`` the sum of <g, x_k - x_{k+1}>, so that ``energy_defect``
-    measures the effect of finite steps. Its status is nonfinite if it diverges. The same call gives the same bits.
+    **Returns:** a `Trajectory` with t = k, the step sizes in ``step_size`` (the last row has that of the next step, or
+    repeats the last one if there is no next), and in ``dissipated`` the sum of <g, x_k - x_{k+1}>, so that
+    ``energy_defect`` measures the effect of finite steps. Its status is nonfinite if it diverges. The same call gives
+    the same bits.
 
     **Raises:** `ValueError` on bad arguments.
 

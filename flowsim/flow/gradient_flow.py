@@ -81,13 +81,13 @@ def gradient_flow(
     - model: the start, an Equinox module whose float64 arrays flow.
     - times: further output times, positive and increasing. They change neither the steps nor the end of the flow.
     - t1: the time of the end. By default the flow ends at a stop, but not before the last of ``times``.
-    - rtol: the error of a step relative to the size of each weight. A weight that becomes smaller than the largest
-      start of its array keeps the absolute error of that size, except while it leaves a saddle. The rounding of its
-      field is always allowed for.
+    - rtol: the error of a step relative to the size of each weight. For a weight that falls below the largest start of
+      its array the error is relative to that start, except while the weight leaves a saddle. The rounding error of the
+      field is added.
     - atol: an absolute error of a step that is allowed in addition, in the units of the weights, default 0.
     - solver: "implicit" (Radau IIA of order 9), "explicit" (Tsit5, stabilized for long steps) or "auto". Auto is a
       structured Newton method if the loss has an arrowhead, "implicit" for an exact loss with at most 256 weights, and
-      else alternates between explicit and implicit, by the advance for each evaluation of the field.
+      otherwise alternates between the two: the one is used that advances further for each evaluation of the field.
     - stop: relative thresholds for the end. A `MonteCarloLoss` ends by its gradient only and, unless the solver is
       "implicit", at no less than 10 rtol.
     - points_per_decade: the least number of steps in a decade of time, all of which are output times. Default 12, or

@@ -23,8 +23,8 @@ SUBTRACTED = 64  # eps of the loss: the error of an excess that is a difference
 class Stop:
     """The stopping rules of a run without t1. Both are relative; 0 switches a rule off.
 
-    If the minimum is known, a small gradient above it belongs to a plateau and does not stop the run until the gradient
-    is rounding.
+    If the minimum is known and the loss is above it, a small gradient belongs to a plateau. It does not stop the run
+    until it is below its rounding error.
 
     **Fields:**
 

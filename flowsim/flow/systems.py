@@ -91,7 +91,7 @@ class AbstractSystem(eqx.Module):
 
     @abc.abstractmethod
     def landscape(self) -> basin.Landscape | None:
-        """What the bounds of `basin` read, or None if the field is known by samples only."""
+        """The input of the bounds in `basin`, or None if the field is only known by samples."""
 
     @abc.abstractmethod
     def way_to_go(self, state: PyTree, start: PyTree) -> float:

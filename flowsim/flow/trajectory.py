@@ -97,7 +97,7 @@ class Settings:
 
     @property
     def method(self) -> str:
-        """The solver in words; of alternating solvers, which one from when."""
+        """The solver in words; if solvers alternate, each with the time from which it is used."""
         if self.solver == DESCENT:
             kind = {"sign": "signed ", "normalized": "normalized "}.get(self.direction, "")
             return f"{kind}gradient descent{f', momentum {self.momentum:g}' if self.momentum else ''}"
@@ -143,12 +143,12 @@ class Trajectory(eqx.Module):
 
     **Fields:**
 
-    - t: (T,) increasing from 0. During a drop so late that rounding of the time hides it, times can be equal. Of a
-      descent the numbers k = 0, 1, .. of the iterates.
+    - t: (T,) increasing from 0. During a drop so late that float64 cannot resolve it, times can be equal. For a descent
+      the numbers k = 0, 1, .. of the iterates.
     - models: the model, with time on the first axis of every weight.
     - loss, excess, grad_norm_sq: (T,) L, L - min L (NaN if the minimum is unknown) and |grad L|^2.
-    - dissipated: (T,) int_0^t |grad L|^2, integrated together with the weights. Of a descent the sum over its steps of
-      <grad L(x_k), x_k - x_{k+1}>.
+    - dissipated: (T,) int_0^t |grad L|^2, integrated together with the weights. For a descent the sum over its steps
+      of <grad L(x_k), x_k - x_{k+1}>.
     - certificates, settings, status: the accuracy, the settings of the solver, and how the run ended.
     - way_to_go: a proved bound on the remaining length after the last time; infinite if none was found, and the number
       math.inf if none was computed yet.

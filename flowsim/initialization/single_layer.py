@@ -34,7 +34,7 @@ def unbalanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention
 
 
 def zeros(dimension: int) -> LinearAttention:
-    """Every weight zero: the saddle itself."""
+    """All weights zero, a saddle of the loss."""
     return LinearAttention(jnp.zeros((dimension, dimension)), 0.0)
 
 

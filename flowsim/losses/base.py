@@ -26,7 +26,7 @@ class MinimumKind(enum.StrEnum):
 
 
 def unknown_minimum() -> Scalar:
-    """NaN, known even while a function is traced, so that a loss that is made there can be kept."""
+    """NaN as a concrete array even while a function is traced, so that a loss made there can be used afterwards."""
     with jax.ensure_compile_time_eval():
         return jnp.asarray(jnp.nan)
 

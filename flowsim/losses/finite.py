@@ -19,7 +19,7 @@ _FAR, _DOUBLINGS, _ORDERS = 200.0, 12, range(11, 1, -1)  # to rounding, as 200/2
 
 
 class FiniteLoss(AbstractPopulationLoss):
-    """L = sum_i p_i l(f(x_i), y_i) over all prompts x_i that there are, for any model f, softmax attention included.
+    """L = sum_i p_i l(f(x_i), y_i) over finitely many prompts x_i, for any model f, softmax attention included.
 
     Prompts that the model cannot tell apart may be merged, with the sum of their probabilities. The errors are
 

@@ -46,7 +46,7 @@ class AbstractHeads(eqx.Module):
     @property
     @abc.abstractmethod
     def balances(self) -> Float[Array, "H ..."]:
-        """The quantities that the flow of every loss of the prediction conserves, one or more for each head."""
+        """The quantities, one or more for each head, that the flow of any loss of the prediction conserves."""
 
     def guess(self, prompt: Prompt) -> Float[Array, ""]:
         """w^T x_q + bias."""

@@ -40,7 +40,7 @@ class MaskedAttention(eqx.Module):
 
     @property
     def balance(self) -> Float[Array, ""]:
-        """|b|^2 - |A|_F^2: the prediction depends on the products of their entries alone, which conserves it."""
+        """|b|^2 - |A|_F^2, conserved since the prediction only depends on products of an entry of b and one of A."""
         return jnp.sum(self.b**2) - jnp.sum(self.A**2)
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:

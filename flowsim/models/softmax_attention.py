@@ -15,9 +15,9 @@ from flowsim.tasks import Prompt
 class SoftmaxAttention(eqx.Module):
     """k layers of softmax self-attention, E <- E + W^PV E softmax(E^T W^KQ E / rho), predicting [E_k]_{d+1, N+1}.
 
-    The softmax acts on columns: column j holds the attention of token j and adds up to one. As in the paper nothing is
-    masked. The query attends to itself too, with a label of 0, so uniform attention gives the examples N/(N + 1). In
-    all layers but the last the examples attend to the query.
+    The softmax acts on columns: column j holds the attention of token j and adds up to one. Nothing is masked. The
+    query attends to itself too, with a label of 0, so uniform attention gives the examples a total weight of N/(N + 1).
+    In all layers but the last the examples attend to the query.
 
     As z -> 0, softmax(z) = (1 + z - mean z)/(N + 1). For small W^KQ the attention is therefore the mean of the values
     plus linear attention on centred tokens.

@@ -39,7 +39,7 @@ def products(activation: str, U: Units, V: Others) -> Pairs:
 def mixed_differences(activation: str, U: Units, dU: Units, V: Others, dV: Others) -> Pairs:
     """E [phi((u + du) . x) - phi(u . x)] [phi((v + dv) . x) - phi(v . x)] for each row of U and of V.
 
-    It keeps its digits where du and dv are small against the angle between u and v, and for erf whatever the angle is.
+    Its relative error stays small if du and dv are small against the angle between u and v, and for erf at any angle.
     The area sqrt(p q - c^2), p and q raised by 1 for erf, and its angle to c are carried through as `Differences`. For
     relu and parallel u and v the area has a kink. There the mean is du . dv/2 plus terms of the third order, so that it
     has the error of rounding du and dv. Elsewhere four expectations are subtracted.

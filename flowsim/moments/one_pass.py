@@ -18,7 +18,7 @@ Fourth = Float[Array, "n n n n"]
 
 
 class OnePassMoments(NamedTuple):
-    """What `OnePassSGD` expects of each iterate.
+    """Moments of the iterates of `OnePassSGD`.
 
     **Fields:**
 

@@ -103,7 +103,7 @@ def spectral_quadrature(dimension: int, context_length: int | float, degree: int
 def precise_quadrature(
     dimension: int, context_length: int | float, degree: int, digits: int
 ) -> tuple[list[Decimal], list[Decimal]]:
-    """Offsets and weights of `spectral_quadrature`, computed with this many decimal digits, some of which are lost."""
+    """Offsets and weights of `spectral_quadrature`, in decimals of ``digits`` digits, of which the last are wrong."""
     if _length(context_length) is None:
         return [Decimal(0)], [Decimal(checks.count("dimension", dimension))]
     recurrence = spectral_recurrence(dimension, context_length, degree // 2 + 1, digits)

@@ -116,7 +116,7 @@ class AbstractSpec(AbstractTable, frozen=True, metaclass=_AbstractTables):
         """A digest of everything that the flow depends on. It excludes [test] and the wall-clock budget."""
 
     def identity_with(self, loss: AbstractPopulationLoss, start: PyTree) -> str:
-        """The `identity` of a problem that was built, with what a user's function made."""
+        """The `identity` of a built problem, which also covers the loss and the start that a user's function made."""
         return self.identity
 
     @property

@@ -182,7 +182,7 @@ class LinearRegression(eqx.Module):
 
     @property
     def shifts(self) -> tuple[str, ...]:
-        """The names of the given options, of label_noise, query_covariance, weight, the prior's and length_law.
+        """The names of the options that are given: label_noise, query_covariance, weight, prior_mean, ..
 
         A covariate shift is not among them, since it only changes ``covariance``.
         """

@@ -50,8 +50,9 @@ class Bracket(NamedTuple):
 
 
 def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case], float]:
-    """The three solves with the times that the claim asks for and those between the run's at which the margin may be
-    least, and how much lower it may still be between any times.
+    """The three solves with further times, and a bound on how much lower the margin may be between all times.
+
+    The further times are those at which the claim evaluates the flow, and those at which the margin may be least.
     """
     if not claim.along_flow:
         return (evidence.alone, evidence.alone, evidence.alone), 0.0

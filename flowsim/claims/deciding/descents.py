@@ -56,7 +56,7 @@ class _Reading:
 
 
 def found_along(claim: Claim, evidence: DescentEvidence) -> Finding:
-    """What the two sides of a claim show along a descent, whether or not its hypotheses are met."""
+    """Judge the conclusion of a claim by its two sides along a descent. Its hypotheses are not considered here."""
     unresolved = functools.partial(Finding, Judgement.UNRESOLVED)
     if evidence.differs:
         return unresolved(note=_OTHER)

@@ -1,4 +1,6 @@
-"""What lies after the end: whether statements that read the end as the limit allow for it, and those for all t hold."""
+"""Statements and the time after the end of a run: whether the allowance of a statement about the limit covers the rest
+of the flow, and whether statements for all t still hold there.
+"""
 
 import contextlib
 import dataclasses
@@ -32,9 +34,10 @@ _LATE = (
 def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, bool, bool]:
     """How a statement depends on the end of the flow, as three truth values.
 
-    Whether it reads the end as something other than one of many times; a least value over the flow counts as such only
-    if it is attained at the end. Whether its allowance depends on the end. Whether the statement changes when the flow
-    is continued.
+    1. Whether it uses the end other than as one of many times. A least value over the flow counts only if it is
+    attained at the end.
+    2. Whether its allowance depends on the end.
+    3. Whether the statement changes when the flow is continued.
     """
     if case.is_row_by_row(claim):
         return False, False, False
@@ -163,7 +166,7 @@ def _reads_the_time(claim: Claim, evidence: Evidence) -> bool:
 
 
 def depends_on_others(claim: Claim, evidence: Evidence) -> bool:
-    """Whether a series along a flow reads, at some time, other times than this one, the start and the end."""
+    """Whether a series along a flow depends, at some time, on times other than this one, the start and the end."""
     case = evidence.cases[0]
     if case.is_row_by_row(claim):
         return False
@@ -196,8 +199,8 @@ def is_in_order(claim: Claim, evidence: Evidence) -> bool:
 
 
 def growing(run: Trajectory) -> str:
-    """The message for weights that grow until the end as the logarithm of the time does, or a power of it, as they do
-    where the infimum is at infinity. Empty if they do not.
+    """The message for weights that grow until the end as slowly as the logarithm of the time or a low power of it, as
+    they do if the infimum is at infinity; empty for other weights.
     """
     t = np.asarray(run.t)
     rows = np.searchsorted(t, t[-1] / _TENFOLD ** np.arange(4))
@@ -218,7 +221,7 @@ def growing(run: Trajectory) -> str:
 
 
 def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
-    """Whether a statement for all t holds after the end of a flow too, wherever the flow may still lead."""
+    """Whether a statement for all t also holds after the end of a flow, at all weights that the flow may reach."""
     settled, at_rest = case.settled, case.status is Status.STATIONARY
     if sides.slack.shape[0] != case.padded.t.size:
         return False
@@ -227,8 +230,8 @@ def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
 
 
 def holds_beyond(claim: Claim, enclosed: Enclosed, radius: float, sides: Sides, *, at_rest: bool = False) -> bool:
-    """Whether a statement holds at all times after the end of a run, wherever within a radius of the end the weights
-    are then; where they are at rest, at all times.
+    """Whether a statement holds at all times after the end of a run, for any weights within a radius of the end; with
+    ``at_rest``, for these weights at all times.
     """
     last = enclosed.run.t.size - 1
     end = float(np.asarray(enclosed.run.t)[-1]) or 1.0

@@ -1,4 +1,4 @@
-"""Verdicts on families of problems: what holds of each member, a limit or a power of the parameter, a probability.
+"""Verdicts on families of problems: statements about each member, a limit, a power of the parameter, a probability.
 
 A limit is extrapolated from a ladder of members (`flowsim.claims.limits.extrapolated`).
 """
@@ -40,7 +40,7 @@ Member = tuple[AbstractPopulationLoss, PyTree]
 
 
 class Measured(NamedTuple):
-    """A number of each member of a family, in order, with its error; or the reason why it is not known."""
+    """A number for each member of a family, in order, with its error; or the reason why it is not known."""
 
     values: np.ndarray
     errors: np.ndarray
@@ -48,7 +48,7 @@ class Measured(NamedTuple):
 
 
 class Family:
-    """Problems that differ in one parameter, and verdicts on what holds of all of them, or along them::
+    """Problems that differ in one parameter, and verdicts on statements about all of them or about a limit along them::
 
         def make(scale):
             return loss, Diagonal(u=jnp.full(3, scale), v=jnp.full(3, scale))
@@ -94,7 +94,7 @@ class Family:
             return Verdicts(self._judged(claim, bar.update) for claim in chosen)
 
     def measured(self, claim: Claim) -> Measured:
-        """The number that a claim returns for each member, with its error, as `tends_to` and `power_law` take it.
+        """The number that a claim returns for each member, with its error: the ``value`` of `tends_to` or `power_law`.
 
         **Raises:** `ValueError` if the claim returns something else.
         """

@@ -99,7 +99,7 @@ def _continued(rough: Case, fine: Case) -> tuple[Case, Case]:
 
 
 def not_solved(what: str, run: Trajectory) -> str:
-    """Why nothing is found along a solve that did not finish; empty for one that did."""
+    """The message for a solve that did not finish; empty if it did."""
     return "" if run.status.finished else f"{what} did not finish ({run.status}). {run.status.advice}"
 
 

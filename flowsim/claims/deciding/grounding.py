@@ -52,14 +52,14 @@ class Ground:
 
 
 def grounded(claim: Claim, rough: Case, fine: Case, ours: Comparison, errors: Errors) -> Ground:
-    """The sides of the fine solve with their errors, the rounding of their slack bounded.
+    """The sides of the fine solve with their errors. Rounding errors are bounded in ball arithmetic.
 
     **Arguments:**
 
     - claim: the claim.
     - rough, fine: the two solves. Their difference is the solver's error.
-    - sides: the sides on the fine solve, without errors.
-    - errors: the errors as they were measured.
+    - ours: the sides on the fine solve, without errors.
+    - errors: the measured errors.
     """
     times, count, length = fine.padded.t.size, fine.run.t.size, ours.slack.shape[0]
     for_all_t = claim.along_flow and length >= times
@@ -336,9 +336,10 @@ def _open(sides: Sides) -> Mask:
 
 
 def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
-    """The judgement on a statement that reads the end of the flow, for the end anywhere within its remaining length.
+    """The judgement on a statement about the end of the flow, for every point within the remaining length of the end.
 
-    If no remaining length is known, the loss may still fall to its minimum. Unresolved if balls fail.
+    If no remaining length is known, the loss may still fall to its minimum. Unresolved if the sides cannot be computed
+    in balls.
     """
     settled, count = case.settled, case.run.t.size
     enclosed = settled.enclosed.exact if case.status is Status.STATIONARY else settled.enclosed

@@ -1,4 +1,4 @@
-"""What statements about gradient descent are judged by: its true iterates in balls, and descents that are shaken."""
+"""The evidence for statements about gradient descent: true iterates in balls, and descents with perturbed weights."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ _SHORT = 2.0**24  # numbers of at most 24 binary digits are taken as exact, as i
 
 
 class DescentEvidence:
-    """What statements about a descent are judged by: the true iterates in balls, or else descents that are shaken.
+    """The evidence for statements about a descent: the true iterates in balls, or else descents with perturbed weights.
 
     **Arguments:**
 
@@ -51,7 +51,7 @@ class DescentEvidence:
 
     @functools.cached_property
     def alone(self) -> Evidence:
-        """The start alone, for statements that read nothing else."""
+        """The start alone, for statements that depend on nothing else."""
         return Evidence(self.loss, start_alone(self.loss, self.trajectory.start))
 
     @functools.cached_property
@@ -70,8 +70,12 @@ class DescentEvidence:
         return system if isinstance(system, LossSystem) and not isinstance(self.loss, MonteCarloLoss) else None
 
     def again(self, amount: float = 0.0, shaken: float = 0.0) -> tuple[AbstractPopulationLoss, Trajectory]:
-        """The loss that claims read and the descent, with every number that was rounded moved by a relative amount, and
-        the weights shaken after every step.
+        """The loss that claims use and the descent, both with perturbations of the size of rounding.
+
+        **Arguments:**
+
+        - amount: the relative perturbation of every rounded number of the loss and of the start.
+        - shaken: the relative perturbation of the weights after every step.
         """
         run = self.trajectory
         sampled = isinstance(self.loss, MonteCarloLoss)
@@ -82,12 +86,12 @@ class DescentEvidence:
 
     @functools.cached_property
     def moved(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """The descent with numbers that differ by rounding."""
+        """The descent with the numbers of the loss and the start perturbed by rounding, up and down."""
         return [self.again(amount) for amount in (ROUNDING, -ROUNDING)]
 
     @functools.cached_property
     def shaken(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """The same with rounding of the weights after every step."""
+        """As `moved`, with the weights also perturbed by rounding after every step."""
         return [self.again(amount, amount) for amount in (ROUNDING, -ROUNDING)]
 
     @functools.cached_property
@@ -110,7 +114,9 @@ class DescentEvidence:
 
     @functools.cached_property
     def enclosed(self) -> Enclosed | None:
-        """The true iterates in balls, with what rounding of the numbers of the problem may change; None without."""
+        """The true iterates in balls, for all problems that differ by rounding of their numbers; None if they cannot be
+        enclosed.
+        """
         found = None if self.system is None else true_iterates(self.system, self.trajectory, MOST)
         if found is None:
             return None
@@ -132,7 +138,7 @@ class DescentEvidence:
 
     @functools.cached_property
     def remaining(self) -> float:
-        """A proved bound on the distance from the last iterate within which all further ones and the limit stay."""
+        """A proved bound on the distance of all further iterates and of the limit from the last iterate."""
         descent, enclosed = self.trajectory.descent, self.enclosed
         if enclosed is None or not isinstance(descent, Iteration):
             return math.inf
@@ -155,21 +161,21 @@ class DescentEvidence:
         return tuple(claim.hypotheses(self.stated, given))
 
     def samples_matter(self, claim: Claim) -> bool:
-        """Whether what a claim reads may depend on samples."""
+        """Whether the numbers that a claim uses may depend on samples."""
         return isinstance(self.loss, MonteCarloLoss) and (claim.along_flow or self.stated is self.loss)
 
     @functools.cached_property
     def distrust(self) -> str | None:
-        """Why the intervals of samples cannot be trusted; see `Evidence`."""
+        """Why the intervals from samples cannot be trusted; see `Evidence`."""
         return self.alone.distrust
 
     @property
     def not_descending(self) -> str:
-        """The message for a loss whose gradient is not that of JAX; see `Evidence`."""
+        """The message for a loss whose gradient is not the derivative of its value; see `Evidence`."""
         return self.alone.not_descending
 
     def ladder(self) -> dict[str, float]:
-        """Nothing: a descent has no tolerance."""
+        """Empty, since a descent has no tolerance."""
         return {}
 
 

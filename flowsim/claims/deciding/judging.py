@@ -88,14 +88,14 @@ def check(claim: Claim, loss: AbstractPopulationLoss, trajectory: Trajectory) ->
 
 
 def evidence_of(loss: AbstractPopulationLoss, trajectory: Trajectory, **how: Any) -> Evidence | DescentEvidence:
-    """What claims along a flow or a descent are judged by. ``how`` are further arguments of `Evidence`."""
+    """The evidence for judging claims along a flow or a descent. ``how`` are further arguments of `Evidence`."""
     return Evidence(loss, trajectory, **how) if trajectory.step_size is None else DescentEvidence(loss, trajectory)
 
 
 def judge_or_note(claim: Claim, evidence: Evidence | DescentEvidence) -> Verdict:
     """As `judge_on`, but an exception in the claim's arithmetic makes it unresolved, with the reason in the note.
 
-    **Raises:** `OSError` if the disk fails; `ForeignFileError` on a checkpoint of another run; anything if
+    **Raises:** `OSError` if the disk fails; `ForeignFileError` on a checkpoint of another run; every exception if
     FLOWSIM_TRACEBACK=1.
     """
     try:

@@ -1,4 +1,6 @@
-"""Measured errors: of a slack, from rounding, samples and the spacing of the times; of a flow, from samples."""
+"""Measured errors: of a slack, from rounding, from samples and from the spacing of the times; and of a flow, from
+samples.
+"""
 
 from collections.abc import Mapping, Sequence
 

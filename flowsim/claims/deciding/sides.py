@@ -24,10 +24,10 @@ class Errors(NamedTuple):
 
     **Fields:**
 
-    - rounding: as it was measured.
+    - rounding: the measured rounding error.
     - solver: from the difference of two solves.
     - rest: all others.
-    - combines: whether the slack at one time reads the flow at several, as an integral does.
+    - combines: whether the slack at one time depends on the flow at several times, as an integral does.
     - asked: as in `Sides`.
     """
 
@@ -44,7 +44,7 @@ class Errors(NamedTuple):
 
     @property
     def measured(self) -> Points:
-        """All of them."""
+        """The sum of all errors."""
         return self.unrounded + self.rounding
 
 
@@ -74,14 +74,14 @@ class Sides:
 
     **Fields:**
 
-    - slack, error, allowance: the signed difference of the two sides, its error, and what is allowed for.
+    - slack, error, allowance: the signed difference of the two sides, its error, and the allowance of the claim.
     - size: what a margin is relative to.
     - possible, certain: where the statement may promise something, and where it does.
     - tie: where the sides are equal exactly.
     - identity: where the statement is an equality.
     - tightness: the ratio of the sides.
-    - asked: the relative accuracy that was asked of a limit. What is allowed beyond it, and beyond the error, does not
-      make sides equal: they may differ by as much.
+    - asked: the relative accuracy that is required of a limit. The sides of an identity may differ by its allowance,
+      but at most by this accuracy or, if that is larger, by the error.
     """
 
     slack: Points
@@ -97,7 +97,7 @@ class Sides:
 
     @staticmethod
     def of(ours: Comparison, error: Points, asked: float = WORST_RESOLUTION) -> "Sides":
-        """The sides of a comparison whose slack is known to an error."""
+        """The sides of a comparison whose slack has a known error."""
         return Sides(
             slack=ours.slack,
             error=error,
@@ -113,7 +113,7 @@ class Sides:
 
     @property
     def margin(self) -> Points:
-        """The slack over the size, as a verdict has it, whose floor holds what is allowed for."""
+        """The slack over the size. The allowance is not added, as it is part of the floor of a verdict."""
         return relative(self.slack, self.size)
 
     @property
@@ -123,7 +123,9 @@ class Sides:
 
     @property
     def stands(self) -> Mask:
-        """Where it promises nothing, or holds by more than the error: an identity agrees to within it."""
+        """Where the statement promises nothing, holds by more than the error or, for an identity, agrees to within the
+        error.
+        """
         known = self.error + self.allowance <= WORST_RESOLUTION * self.size
         granted = np.minimum(self.allowance, np.maximum(self.error, self.asked * self.size))
         agrees = known & (np.abs(self.slack) <= self.error + granted)
@@ -138,7 +140,7 @@ class Sides:
 
     @property
     def nearness(self) -> Points:
-        """The slack over its error where something may be promised, least where a verdict hangs on it."""
+        """The slack over its error where something may be promised. It is least where the verdict is least clear."""
         room = np.abs(self.slack) - self.allowance
         return np.where(self.possible, np.where(self.error > 0, room / self.error, np.inf), np.inf)
 
@@ -152,7 +154,7 @@ class Sides:
 
     @property
     def judgement(self) -> Judgement:
-        """Violated if any point fails, vacuous if nothing is promised, holds if every point stands."""
+        """Violated if any point fails, vacuous if nothing is promised, holds if all points are in `stands`."""
         if self.fails.any():
             return Judgement.VIOLATED
         if not self.possible.any():

@@ -1,4 +1,4 @@
-"""Verdicts on claims, and how they are written in a line."""
+"""Verdicts on claims, and their text."""
 
 import dataclasses
 import enum
@@ -32,7 +32,8 @@ class Verdict:
     - id, source, form, statement: those of the claim.
     - verdict: one of the five.
     - margin: the least signed slack, relative to the size of the bound. None if the statement promises nothing.
-    - where: the time at which the margin is least, of a descent the number of steps, or a description of the point.
+    - where: the time at which the margin is least, for a descent the number of steps, or else a description of the
+      point.
     - floor: the numerical error there, in the same units.
     - tightness: the ratio of the two sides there.
     - hypotheses: the conditions of the statement.
@@ -43,9 +44,9 @@ class Verdict:
     - cut: whether the run ends there before the flow meets a stopping rule, or rounding hides the rest of it.
     - certified: "proved" or "refuted" if a certificate shows this. None if there is no certificate.
     - proved_until: the time up to which a statement along the flow is proved, infinite if it is for all t. None if it
-      reads no flow.
+      does not depend on a flow.
     - uncertified: why there is no certificate, if one was asked for.
-    - clock: what the times are called, k for a descent.
+    - clock: the symbol of the times, k for a descent.
     """
 
     id: str
@@ -86,12 +87,14 @@ class Verdict:
         return (str(self.verdict), self.certified) in (("holds", "refuted"), ("violated", "proved"))
 
     def in_words(self) -> str:
-        """The verdict with the time up to which it was judged, and what a certificate shows."""
+        """The verdict with the time up to which it was judged, and the result of a certificate."""
         judged = f"{self.verdict}{self._until()}"
         return f"{judged}, {self.certified_text()}" if self.certified else judged
 
     def certified_text(self) -> str:
-        """What a certificate shows, and of a proof along a flow up to when. A dash without one."""
+        """The result of a certificate and, for a proof along a flow, the time up to which it holds. A dash without a
+        certificate.
+        """
         if self.certified is None or self.proved_until is None:
             return self.certified or "-"
         until = "for all t" if self.proved_until == math.inf else f"until t = {self.proved_until:.4g}"

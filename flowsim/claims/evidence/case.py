@@ -1,4 +1,4 @@
-"""One solve of a flow in the forms in which claims are compared: padded, perturbed, with other ends, and in balls."""
+"""One solve of a flow in the forms that claims are compared on: padded, perturbed, with a false end, and in balls."""
 
 import dataclasses
 import functools
@@ -82,8 +82,8 @@ class Case:
 
     @property
     def panel(self) -> Panel:
-        """The claims that are compared together on this solve. Further times are those of one claim: of a flow of many
-        weights, the comparisons of the others would take longer than another program for this one.
+        """The claims that are compared together on this solve. Further times are for one claim; with many weights it is
+        then compared alone, which takes less time than all claims at these times.
         """
         alone = self._further.size and weights_of(self.run) > _FEW
         return self._repetitions.alone_panel if alone else self._repetitions.panel
@@ -113,7 +113,7 @@ class Case:
         return self if self._unsettled else self.with_remaining(self._repetitions.way_to_go(self.run.end))
 
     def with_remaining(self, remaining: float, tail: Tail | None = None) -> "Case":
-        """The same solve with a given bound on its remaining length; the same case for all claims."""
+        """The same solve with a given bound on its remaining length. Claims share the result."""
         key = remaining, tail is not None
         if key in self._settled:
             return self._settled[key]
@@ -126,8 +126,8 @@ class Case:
 
     @functools.cached_property
     def continued(self) -> "Case | None":
-        """The solve with what follows its end, from a solve whose remaining length is known; None if it does not need
-        that or it fails.
+        """The solve continued beyond its end towards the limit; None if this is not needed or fails. Its remaining
+        length must be known.
         """
         tail = self._repetitions.tail_of(self.run, self.remaining)
         return None if tail is None else self.with_remaining(self.remaining, tail)
@@ -150,11 +150,11 @@ class Case:
         return _END_SAFETY * math.sqrt(squares)
 
     def times_of(self, claim: Claim) -> list[float]:
-        """The times at which a claim asks for the model."""
+        """The times at which a claim evaluates the flow with ``flow.at``."""
         return self._repetitions.times_of(claim)
 
     def too_late(self, claim: Claim) -> str:
-        """The message for a claim that asks for the model at a time after the end; empty for others."""
+        """The message for a claim that evaluates the flow at a time after its end; empty for other claims."""
         end = float(np.asarray(self._repetitions.trajectory.t)[-1])
         late = [t for t in self.times_of(claim) if t > (1 + SAME) * end]
         return f"It needs t = {late[0]:g}, but the flow ends at t = {end:.4g}: ask for a later t1." if late else ""
@@ -168,7 +168,7 @@ class Case:
 
     @functools.cached_property
     def near_rest(self) -> int:
-        """The first row after which the flow is so close to its end that rounding shows."""
+        """The first row after which the distance to the end of the flow is comparable to rounding."""
         return self._moves_until(_NEAR_REST)
 
     def _moves_until(self, distance: float) -> int:
@@ -198,12 +198,12 @@ class Case:
 
     @functools.cached_property
     def at_other_times(self) -> Trajectory:
-        """The padded solve with its weights at other times."""
+        """The padded solve with the same weights at different times."""
         return dataclasses.replace(self.padded, t=jax.device_put(np.asarray(self.padded.t) * _OTHER_TIMES))
 
     @functools.cached_property
     def with_others(self) -> Made[Padded]:
-        """The padded solve with other numbers at every second time, except for the start and the end."""
+        """Copies of the padded solve with false numbers at every second time, except for the start and the end."""
         others = slice(1, self.run.t.size - 1, 2)
         makers = (functools.partial(scaled, self.padded, others, *factors) for factors in _AS_OTHERS)
         return Made(*(functools.partial(self._lazily, make) for make in makers))
@@ -228,14 +228,14 @@ class Case:
 
     @functools.cached_property
     def randomized(self) -> Trajectory:
-        """The padded solve with other times and numbers after the start. If a comparison changes, it reads more than
-        the start.
+        """The padded solve with random times and numbers after the start. A comparison that changes depends on more
+        than the start.
         """
         return randomized(self.padded)
 
     @functools.cached_property
     def course(self) -> Course:
-        """The solve between its times."""
+        """The solve as a function of time, between its output times too."""
         # A trajectory from a file has no velocity.
         descent = self._repetitions.reference.descent
         assert descent is not None
@@ -299,8 +299,8 @@ class Case:
         return padded(self.run, self._repetitions.trajectory.t.size)
 
     def has_as_many_points(self, claim: Claim) -> bool:
-        """Whether a comparison at points other than times happens to have at least as many rows as the padded solve has
-        times. Its number of rows stays the same for other numbers of times.
+        """Whether a comparison is not at times but has at least as many rows as the padded solve has times. Its number
+        of rows does not depend on the number of times.
         """
         length = self.panel.compared(claim, self._repetitions.stated, self.padded).slack.shape[0]
         if length < self.padded.t.size:
@@ -312,10 +312,10 @@ class Case:
             return False
 
     def has_times(self, claim: Claim, rows: int) -> bool:
-        """Whether a comparison with this number of rows has one for each time.
+        """Whether a comparison with this number of rows has one row for each time.
 
-        A claim that reads the start only may have as many points as there are times. It is compared on the start alone,
-        where the number of times is another.
+        A claim that only depends on the start may have as many points as there are times. It is therefore also compared
+        on the start alone, which has another number of times.
         """
         if claim.along_flow or rows != self.padded.t.size:
             return rows == self.padded.t.size

@@ -56,7 +56,9 @@ class Panel:
         self._of_last: dict[tuple[int, int], tuple[weakref.ref, AbstractPopulationLoss, Comparison]] = {}
 
     def compared(self, claim: Claim, loss: AbstractPopulationLoss, run: Padded) -> Comparison:
-        """As `compared` has it; of a claim by itself remembered as long as the run lives and no other is asked for."""
+        """The comparison of a claim, as `compared` returns it. A claim that is compared alone has its last comparison
+        cached.
+        """
         if (sides := self._sides(claim, loss, run)) is not None:
             return _on_the_host(claim, sides[0], run)
         if claim is not self._last:
@@ -96,8 +98,11 @@ class Panel:
         return next(sides for one, sides in self._found[key][2] if one == claim)
 
     def is_row_by_row(self, claim: Claim, loss: AbstractPopulationLoss, run: Padded) -> bool:
-        """Whether what a claim promises, its slack and its allowance at each time depend on the flow at this time and
-        at the start only. Then no other flow need be compared to see what it reads. False of a flow of few weights.
+        """Whether the range, the slack and the allowance of a claim at each time depend only on the flow at this time
+        and at the start.
+
+        If so, it need not be compared on false flows. Always false for a flow of few weights, where such comparisons
+        are cheap.
         """
         key = id(claim.compare)
         if key not in self._by_rows:
@@ -118,7 +123,8 @@ def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Com
 
 
 def evaluated(claim: Claim, function: Callable[..., Result], loss: AbstractPopulationLoss, run: Trajectory) -> Result:
-    """What a function returns for a flow. It is compiled where it needs no number's value.
+    """The result of a function for a flow. The function is compiled unless it needs the value of a number while it is
+    traced.
 
     **Arguments:** claim: the claim that it belongs to; function: (loss, trajectory) -> arrays; loss; run.
     """

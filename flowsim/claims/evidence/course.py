@@ -1,4 +1,4 @@
-"""A solve between its output times: its weights, and balls that contain them from one time to another."""
+"""A solve as a function of time: its weights between the output times, and balls around them on time intervals."""
 
 import dataclasses
 from typing import NamedTuple
@@ -21,7 +21,7 @@ _OUTSIDE = 1 / 16  # of the distance between the ends of a span: by how much the
 
 
 class Spans(NamedTuple):
-    """Rows for the start of a flow, the middles of some spans of time, the spans themselves, and the end.
+    """Rows for the start of a flow, for some time intervals ("spans"), and for the end.
 
     **Fields:**
 

@@ -80,13 +80,13 @@ class Enclosed:
     **Fields:**
 
     - system: the flow in its coordinates, None for a sampled loss.
-    - loss: the loss that claims read.
+    - loss: the loss that claims are about.
     - run: the solve.
-    - errors: (T,) the measured errors of loss, excess and |grad|^2, for a loss that balls cannot evaluate, and of the
-      energy that a descent dissipates.
+    - errors: (T,) the measured errors of loss, excess and |grad|^2, for a loss that cannot be computed in balls, and of
+      the dissipated energy of a descent.
     - remaining: a bound on the remaining length of the flow after its end.
-    - tail: what follows the end, None if the flow was not continued.
-    - is_identity: claim -> whether it is an identity.
+    - tail: the continuation of the flow beyond its end, or None.
+    - is_identity: claim -> whether it is an equality.
     - rounding: the relative errors of numbers.
     - stay: which weights stay zero, in the shape of the model; None if not known.
     - spread: (T,) for each array of weights, a bound on its error beyond rounding.
@@ -115,7 +115,7 @@ class Enclosed:
         return self._compared(claim, balls(np.asarray(self.run.t)[rows]), rows, np.zeros(rows.size), most_operations)
 
     def settled(self, claim: Claim, rows: np.ndarray, radius: float, most_operations: float) -> Bounds:
-        """As `compared`, with the end anywhere within a radius of the last row, as the limit of the flow is."""
+        """As `compared`, with the last row standing for all weights within a radius of it, such as the limit."""
         further = np.where(np.arange(rows.size) == rows.size - 1, radius, -1.0)
         # Where the flow was continued, its limit is nearer to that point than to the end.
         near = 1.0 if self.tail is None else (self.tail.way_to_go + radius - self.remaining) / radius
@@ -165,7 +165,7 @@ class Enclosed:
         return dataclasses.replace(self, spread=jax.tree.map(lambda one: one + further, known))
 
     def widest(self, claim: Claim, rows: np.ndarray, place: tuple[int, ...]) -> str:
-        """The source of the rounding that widens the slack at a place most: "weights", "loss" or "statement"."""
+        """The source of rounding that widens the slack at a place the most: "weights", "loss" or "statement"."""
         widths = {}
         for source, rounding in self.rounding._asdict().items():
             alone = Roundings(0.0, 0.0, 0.0)._replace(**{source: rounding})

@@ -26,7 +26,7 @@ _OUTPUTS = 48  # output times of the continuation
 
 
 class Evidence(AbstractRepetitions):
-    """The repetitions of a flow, each in the forms in which claims are compared; its arguments are those of
+    """The repetitions of a flow, each in the forms that claims are compared on. Its arguments are those of
     `AbstractRepetitions`.
     """
 
@@ -41,7 +41,7 @@ class Evidence(AbstractRepetitions):
 
     @functools.cached_property
     def alone(self) -> "Case":
-        """The start alone, for claims that read nothing else."""
+        """The start alone, for claims that depend on nothing else."""
         return Case(self, lambda evidence: start_alone(evidence.loss, evidence.trajectory.start))
 
     @functools.cached_property
@@ -53,7 +53,7 @@ class Evidence(AbstractRepetitions):
 
     @functools.cached_property
     def prolonged(self) -> "Case | None":
-        """The flow continued to a million, or else ten, times its end; None if neither is reached."""
+        """The flow continued to a million times its end time, or to ten times if that fails; None if both fail."""
         run = self.trajectory
         if run.t.size == 1 or run.status is Status.STATIONARY:
             return None
@@ -106,7 +106,7 @@ class Evidence(AbstractRepetitions):
         return {}
 
     def takes_limit(self, claim: Claim) -> bool:
-        """Whether a claim takes the value of some limit."""
+        """Whether a claim depends on the value of a `limit`."""
         key = id(claim.compare)
         if key not in self._limits:
             taken = claim.along_flow and takes_limit(claim.compare, self.stated, self.cases[0].padded)
@@ -118,7 +118,7 @@ class Evidence(AbstractRepetitions):
         return {}
 
     def reads_more_than_the_start(self, claim: Claim) -> bool:
-        """Whether a claim that was declared to read only the start of a flow reads more."""
+        """Whether a claim depends on the flow after its start although it was declared not to."""
         # Comparisons of formulas at every size may cost far more than the flow.
         if self.trajectory.status is Status.STATIONARY or reads_the_start_only(claim):
             return False
@@ -128,7 +128,7 @@ class Evidence(AbstractRepetitions):
         return any(alone.slack.shape != one.slack.shape or not _same(alone, one, slice(None)) for one in others)
 
     def reads_the_start_first(self, claim: Claim) -> bool:
-        """Whether the first row of a comparison reads the start only, as in a series along the flow."""
+        """Whether the first row of a comparison depends on the start only, as in a series along the flow."""
         if any(t > 0 for t in self.times_of(claim)):
             return False
         alone, *others = self._at_the_start(claim)

@@ -29,7 +29,7 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
     **Arguments:**
 
     - traced: (numbers of the loss, series with the times first, weights) -> slack, promised, allowance, scale.
-    - given: these arguments, as balls; of a program that is too costly for balls, arrays of their shapes.
+    - given: these arguments, as balls; for a program that is too costly in balls, arrays of the same shapes.
     - whole: whether the rows are all rows of a flow. Then oscillations in the time are searched for; otherwise any
       trigonometric function of the time is listed.
     - most_operations: the limit on the cost.

@@ -42,7 +42,7 @@ def is_symmetric(leaf: np.ndarray) -> bool:
 def moved(start: PyTree, amount: float) -> PyTree:
     """A start with each number perturbed by a different relative amount.
 
-    Equal or opposite numbers do not stay so, but symmetric matrices stay symmetric and zeros stay zero.
+    Equal or opposite numbers become different, but symmetric matrices stay symmetric and zeros stay zero.
     """
 
     def move(place: int, leaf):
@@ -69,7 +69,10 @@ def nudged(tree: PyTree, amount: float) -> PyTree:
 
 
 def noise_of(function: Callable[[PyTree], PyTree], here: PyTree, models: PyTree) -> PyTree:
-    """By how much rounding of the weights changes a function of models, of which the values are given."""
+    """The change of a function by rounding of its models.
+
+    **Arguments:** function; here: its values at the models; models.
+    """
     # In one pattern the errors of the weights may cancel.
     others = (function(change(models, by)) for change in (moved, nudged) for by in (ROUNDING, -ROUNDING))
     apart = lambda x, *others: np.max([np.abs(np.asarray(other) - np.asarray(x)) for other in others], axis=0)
@@ -77,10 +80,11 @@ def noise_of(function: Callable[[PyTree], PyTree], here: PyTree, models: PyTree)
 
 
 def nudged_rows(models: PyTree, amount: float, drift: PyTree) -> PyTree:
-    """The same of models in rows, with an amount larger in each row by a drift relative to the largest weight of an
-    array.
+    """As `nudged` for models with time on the first axis, with a relative perturbation that is larger in each row by
+    its drift.
 
-    **Arguments:** models: time on the first axis; amount: as of `nudged`; drift: (T,) for each array of weights.
+    **Arguments:** models; amount: as for `nudged`; drift: (T,) for each array of weights, relative to its largest
+    weight.
     """
     weights, rest = eqx.partition(models, eqx.is_inexact_array)
 
@@ -139,8 +143,8 @@ def lost_in(
 def allowed_in(run: Trajectory) -> PyTree:
     """(T,) for each array of weights, the error that the solver's tolerance allows.
 
-    The tolerance is relative to the larger end of a step, so that a weight that decays within it has a larger relative
-    error, and keeps it.
+    The tolerance is relative to the larger of the weights at both ends of a step. A weight that decays within the step
+    therefore has a larger relative error afterwards.
     """
 
     def allowed(leaf):
@@ -163,9 +167,10 @@ def drift_in(
     """(T,) for each array of weights, a bound on how far rounding of the field may have moved it, where that is more
     than the solver's tolerance.
 
-    A solver follows the rounding of a field, or holds weights fixed whose field is rounding. Over a long time either
-    moves them from where the flow is. The Hessian tells in which directions the flow comes back; without it, all are
-    taken for flat. Of weights at rest on a valley the field in balls tells that it leads nowhere along the valley.
+    A solver follows the rounding of a field, or keeps weights constant whose field is below rounding. Over a long time
+    the weights then move away from the flow. The Hessian shows in which directions the flow contracts; without it, all
+    directions are taken for flat. For weights at rest in a valley, the field in balls shows that the flow does not move
+    along the valley.
 
     **Arguments:**
 
@@ -174,7 +179,7 @@ def drift_in(
     - lengths: (T - 1,) the time from each row to the next.
     - slopes: (T, n) its field.
     - noise: (T, n) the rounding of the field.
-    - exactly: gives (T, n) the field at the weights as they are, in balls; None if that fails.
+    - exactly: returns (T, n), the field in balls at exactly these weights, or None if that fails.
     """
     weights = eqx.filter(run.models, eqx.is_inexact_array)
     still = np.abs(slopes) <= _FELT * noise

@@ -1,8 +1,8 @@
-"""What happens only between two times of a run: a promise that is made only there, a narrow dip of a margin, a wall or
-a pit of the loss.
+"""Events between two output times of a run: a range of a claim that is entered and left, a narrow dip of a margin, a
+wall or a pit of the loss.
 
-Balls contain all weights from one time to the next. A span of time that they leave open is halved, again and again, and
-its middle is evaluated. Events narrower than the shortest spans are not found.
+Balls contain all weights from one time to the next. A time interval in which they do not exclude an event is halved
+again and again, and its middle is evaluated. Events narrower than the shortest intervals are not found.
 """
 
 import dataclasses
@@ -125,8 +125,8 @@ def _anywhere(points: Bool[np.ndarray, "rows entries"]) -> Bool[np.ndarray, " ro
 
 
 def stepped_over(case: Case) -> float | None:
-    """A time between those of a run at which the loss, or its gradient, is not what the steps around it suggest; None
-    if there is no such time.
+    """A time between the output times of a run at which the loss or its gradient is far from what both neighbours
+    suggest; None if there is no such time.
 
     The loss is compared with its interpolation, and the gradient with its size at both neighbours.
     """

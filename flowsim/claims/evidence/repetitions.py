@@ -46,12 +46,12 @@ class AbstractRepetitions:
     """A trajectory and its repetitions: the same flow solved with tolerances 100 and 10,000 times tighter.
 
     The repetitions have shorter steps, the same times, and tolerances of at least 1e-13; each is solved when it is
-    first used. Their starts are perturbed by a few hundred units in the last place, in opposite directions, so that a
-    course that rounding decides shows as a difference. A trajectory without the solver's steps is first solved with
-    them. A flow with a kink is judged up to the kink, which each solve meets at a slightly different time.
+    first used. Their starts are perturbed by a few hundred units in the last place, in opposite directions, so that
+    solves differ if rounding decides the course of the flow. A trajectory without the solver's steps is first solved
+    with them. A flow with a kink is judged up to the kink, which each solve meets at a slightly different time.
 
-    Repetitions of a flow that leaves a saddle late are at different places at one time. There times are those of its
-    ``clock``, and the repetitions are taken at their points nearest to the trajectory.
+    Repetitions of a flow that leaves a saddle late reach the same weights at different times. Its times are then those
+    of its ``clock``, and each repetition is compared at the point nearest to the trajectory.
 
     **Arguments:**
 
@@ -96,7 +96,7 @@ class AbstractRepetitions:
 
     @property
     def stated(self) -> AbstractPopulationLoss:
-        """The loss that claims read: for a sampled loss the exact loss of the same problem, if it is known."""
+        """The loss that claims are about: for a sampled loss the exact loss of the same problem, if it is known."""
         return stated(self.loss)
 
     @functools.cached_property
@@ -106,7 +106,7 @@ class AbstractRepetitions:
 
     @functools.cached_property
     def alone_panel(self) -> Panel:
-        """For claims that are compared one by one."""
+        """An empty panel, for claims that are compared one by one."""
         return Panel()
 
     def _is_spoken_of(self, claim: Claim) -> bool:
@@ -132,7 +132,7 @@ class AbstractRepetitions:
         return [(loss, self._solved(loss, self.trajectory.settings.rtol)) for loss in self.loss.replicates()]
 
     def times_of(self, claim: Claim) -> list[float]:
-        """The times at which a claim asks for the model."""
+        """The times at which a claim evaluates the flow with ``flow.at``."""
         with times_asked() as times:
             try:
                 eqx.filter_eval_shape(claim.compare, self.stated, self.trajectory)
@@ -142,7 +142,7 @@ class AbstractRepetitions:
         return sorted(set(times))
 
     def asked(self, claim: Claim) -> np.ndarray:
-        """Times at which a claim asks for the model: those before the end that are not output times yet."""
+        """The times at which a claim evaluates the flow, without output times and times after the end."""
         t = np.asarray(self.trajectory.t)
         times = [one for one in self.times_of(claim) if 0 < one < t[-1] and np.min(np.abs(t - one)) > SAME * one]
         return np.asarray(times)
@@ -152,7 +152,7 @@ class AbstractRepetitions:
         return self.system.way_to_go(self.system.encode(end), self.system.encode(self.trajectory.start))
 
     def tail_of(self, run: Trajectory, remaining: float) -> Tail | None:
-        """What follows the end of a solve with a bound on its remaining length; see `limits.tail_of`."""
+        """The continuation of a solve beyond its end, given a bound on its remaining length; see `limits.tail_of`."""
         go_on = functools.partial(gradient_flow, self.loss, solver=self._solver)
         return tail_of(run, remaining, self.trajectory.settings.rtol, go_on, self.way_to_go)
 
@@ -177,7 +177,7 @@ class AbstractRepetitions:
         return stay_at_zero(field, end, zero, is_one_formula=is_closed_form(self.loss))
 
     def samples_matter(self, claim: Claim) -> bool:
-        """Whether the loss or the flow that a claim reads may depend on samples."""
+        """Whether the loss or the flow that a claim uses may depend on samples."""
         return claim.along_flow or self.stated is self.loss
 
     @functools.cached_property
@@ -195,8 +195,8 @@ class AbstractRepetitions:
 
     @functools.cached_property
     def diverged(self) -> str | None:
-        """The reason why the course of the flow is not known, if rounding decides where it goes near a saddle; else
-        None.
+        """The reason why the course of the flow is not known, if rounding decides in which direction it leaves a
+        saddle; else None.
         """
         solves = (self.trajectory, self.reference)
         if not all(run.status.finished for run in solves):

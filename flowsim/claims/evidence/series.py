@@ -22,12 +22,13 @@ _MANY, _ROUNDED = 10_000, 8  # from this many weights on, the number of times is
 
 
 def padded(run: Trajectory, times: int = 0) -> Trajectory:
-    """A trajectory with its end repeated, so that few shapes are compiled: up to a power of two of times.
+    """A trajectory with its end repeated until the number of times is a power of two, so that few shapes are compiled.
 
     **Arguments:**
 
     - run: the trajectory.
-    - times: the number of output times of the flow without further ones of a claim, for which space is kept.
+    - times: the number of output times of the flow without the further ones of a claim. Space for further ones is
+      added.
     """
     if weights_of(run) < _MANY:
         least = max((times or run.t.size) + _SPARE, run.t.size, _SHORTEST)
@@ -52,8 +53,8 @@ def weights_of(run: Trajectory) -> int:
 
 
 class Later:
-    """A padded solve that is made each time it is compared, since it is too large to be kept; t: its times, or others
-    of as many.
+    """A padded solve that is too large to be kept, and so is computed anew for each comparison; ``t``: (T,) its times,
+    which a caller may replace by others.
     """
 
     def __init__(self, make: Callable[[], Trajectory], t: Array):
@@ -69,7 +70,7 @@ def made(run: Padded) -> Trajectory:
 
 
 class Made(Generic[Item]):
-    """Items that are made when they are iterated over for the first time."""
+    """Items that are computed when they are first iterated over, and then kept."""
 
     def __init__(self, *makers: Callable[[], Item]):
         self._makers = makers
@@ -88,7 +89,7 @@ def is_large(run: Trajectory) -> bool:
 
 
 def taken(run: Trajectory, rows: np.ndarray) -> Trajectory:
-    """A padded trajectory with some of its rows, the last of them repeated at the end."""
+    """A padded trajectory reduced to some of its rows, with the last of them repeated at the end."""
     places = np.append(rows, np.full(run.t.size - rows.size, rows[-1]))
     pick = lambda leaf: jax.device_put(np.asarray(leaf)[places]) if eqx.is_array(leaf) else leaf
     t, value, excess, grad_norm_sq, dissipated = map(pick, rows_of(run))
@@ -97,7 +98,7 @@ def taken(run: Trajectory, rows: np.ndarray) -> Trajectory:
 
 
 def shortened(run: Trajectory, count: int) -> Trajectory:
-    """The first rows of a trajectory, as if its flow had been asked for until there."""
+    """The first rows of a trajectory, as if the flow had been integrated up to there only."""
     first = lambda leaf: jax.device_put(np.asarray(leaf)[:count]) if eqx.is_array(leaf) else leaf
     t, loss, excess, grad_norm_sq, dissipated = map(first, rows_of(run))
     return dataclasses.replace(
@@ -180,7 +181,7 @@ def shifted(part: Trajectory, t: np.ndarray, dissipated: float) -> Trajectory:
 
 
 def merged(parts: Sequence[Trajectory]) -> Trajectory:
-    """The first flow, with the rows of the others after their first ones added in the order of time."""
+    """The first trajectory with the rows of the others, except their first ones, inserted in the order of time."""
     first, *others = parts
     order = np.argsort(np.concatenate([first.t, *[np.asarray(part.t)[1:] for part in others]]), kind="stable")
     join = lambda leaf, *more: jax.device_put(np.concatenate([leaf, *[np.asarray(x)[1:] for x in more]])[order])

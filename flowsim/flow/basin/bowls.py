@@ -1,4 +1,4 @@
-"""The rest of the way in a bowl.
+"""A bound on the remaining length of a flow in a bowl, a ball on which the Hessian is positive definite.
 
 If the Hessian is at least mu on a ball of radius r around a point, and |grad L| < mu r there, the flow from this point
 stays in the ball. |grad L| decays at least as fast as e^{-mu t}, so that the path has length at most |grad L|/mu.

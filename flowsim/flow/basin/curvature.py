@@ -2,7 +2,7 @@
 
 If J = A + E, and U^T A V = diag(s) + F with k columns in U and V, the k-th singular value of J, from the largest on, is
 at least (min s - |F|)/(|U| |V|) - |E|: |A V y| |U| >= |U^T A V y|. The factors may be inexact: |F| and |U^T U - 1| are
-computed with bounds on their rounding. So it is for all eigenvalues, with U = V, if min s > |F|.
+computed with bounds on their rounding. The same bound holds for all eigenvalues, with U = V, if min s > |F|.
 """
 
 import contextlib

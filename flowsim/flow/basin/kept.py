@@ -1,4 +1,4 @@
-"""What a field keeps exactly: zeros, symmetric matrices, and the scaling that belongs to a conserved quantity."""
+"""What a flow preserves exactly: zeros, symmetric matrices, and the scaling that belongs to a conserved quantity."""
 
 import math
 from collections.abc import Callable

@@ -24,7 +24,7 @@ Field = Callable[[PyTree], PyTree]
 
 
 class Landscape(NamedTuple):
-    """A gradient flow, as the bounds in this module need it.
+    """The parts of a gradient flow that the bounds of this package need.
 
     **Fields:**
 

@@ -1,4 +1,4 @@
-"""The rest of the way in a valley, whose floor may be a continuum of minima.
+"""A bound on the remaining length of a flow in a valley, whose floor may be a continuum of minima.
 
 If L = q(p(x)), with q quadratic of least curvature lambda > 0, and the Jacobian of p has full row rank on a ball, with
 least singular value sigma, then |grad L|^2 >= sigma^2 |grad q|^2 >= 2 mu (L - min q), mu = lambda sigma^2. The path has

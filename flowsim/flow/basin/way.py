@@ -1,4 +1,4 @@
-"""A bound on the rest of the way of a gradient flow, and whether a start is a critical point."""
+"""A bound on the remaining length of a gradient flow, and whether a start is a critical point."""
 
 import math
 from collections.abc import Callable

@@ -43,7 +43,7 @@ def next_length(length: Scalar, error: Scalar, order: ArrayLike, past: Past) -> 
     - length: the length of the last step.
     - error: its error in units of the tolerance, infinite if it failed.
     - order: the order of the error.
-    - past: what is known of the steps before.
+    - past: the last accepted step.
 
     **Source:** Gustafsson, Control-theoretic techniques for stepsize selection in implicit Runge-Kutta methods (1994).
     """
@@ -68,7 +68,7 @@ class PredictiveStepSize(diffrax.AbstractStepSizeController):
     timescale: Scalar
 
     def wrap(self, direction):
-        """The same: time increases."""
+        """The controller itself, since time increases."""
         return self
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
@@ -89,9 +89,11 @@ class PredictiveStepSize(diffrax.AbstractStepSizeController):
 
 
 def own_sizes(start: PyTree, first_move: Scalar) -> PyTree:
-    """The size of each weight at a start: that of the largest of its array, unless it is far smaller. A weight at zero
-    has that of the smallest of the others; where all are zero the first move gives it, and where nothing moves any will
-    do.
+    """The size of each weight at a start, in units of which its error is measured.
+
+    It is the largest absolute value in the array of the weight, or its own absolute value if that is far smaller. A
+    weight that is zero takes the smallest size of the others. If all weights are zero, their size is ``first_move``, or
+    1 if that is zero too.
     """
 
     def alike(x):

@@ -25,15 +25,17 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
     with c_uv = u^T S v and cos theta = c_uv / sqrt(c_uu c_vv). There are no biases. At w_i = 0, where relu has no
     derivative, the gradient is the mean of those on both sides.
 
-    As a sum of kernels L would have an error of about 1e-16 of the size of each layer. If its minimum is 0, L keeps its
-    digits near the teacher: a unit that is nearer to one of the teacher's than half of the distance between these
-    enters as its difference to that unit, and the mean products of such differences do not cancel. Let the
-    differences have the relative size delta, and the units of the teacher angles of at least epsilon. Then the
-    relative error is about 1e-16/(delta epsilon^2), so that L has digits down to about 1e-30. For erf and units that
-    are close to the teacher's in both layers it has all digits. Units may be near the teacher's up to the sign of both
-    layers for erf, up to a factor for relu, and several near one. Where f is near f* otherwise, or the teacher has
-    equal units, the error remains about 1e-16. The gradient is that of the sum of kernels, with a relative error of
-    about 1e-16/delta.
+    Summed over kernels, L would have an error of about 1e-16 of the size of each layer. If the minimum is 0, L is then
+    computed from differences near the teacher. A unit of f is close to a unit of the teacher if their distance is less
+    than half of the distances between units of the teacher. It then enters as its difference from that unit, and the
+    mean products of such differences do not cancel.
+
+    Let these differences have the relative size delta, and let the angles between units of the teacher be at least
+    epsilon. Then the relative error of L is about 1e-16/(delta epsilon^2), and L is accurate down to about 1e-30. For
+    erf and units close to the teacher's in both layers it has full relative accuracy. For erf a unit may be close up
+    to the sign of both layers, for relu up to a factor, and several units may be close to one. If f is near f* in
+    another way, or the teacher has equal units, the error remains about 1e-16. The gradient is that of the sum of
+    kernels, with a relative error of about 1e-16/delta.
 
     **Arguments:**
 

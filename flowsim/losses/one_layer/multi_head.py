@@ -33,8 +33,8 @@ class MultiHeadLoss(AbstractPopulationLoss):
     the least risk is from `flowsim.losses.one_layer.head_limit`, and it counts as numerical. In the limit of a long
     context one head reaches 0.
 
-    **Arguments:** task: with covariance I, and no option except ``prior_mean``; model: gives the number of heads and
-    the guess that the minimum is for.
+    **Arguments:** task: with covariance I, and no option except ``prior_mean``; model: heads. The minimum is over heads
+    of the same number with the same guess.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -82,7 +82,7 @@ class MultiHeadLoss(AbstractPopulationLoss):
     def separated(self, model: AnyHeads) -> Float[Array, " rows"]:
         """The parts L_1(M_1), .., L_{d+1}(M_{d+1}) of (18), whose sum is the risk.
 
-        **Raises:** `ValueError` if the guess depends on x_q, since the risk is then another one.
+        **Raises:** `ValueError` if the guess depends on x_q, since (18) does not hold then.
         """
         reduced = model.reduced()
         if reduced.trainable or (checks.is_concrete(reduced.w) and np.any(np.asarray(reduced.w))):

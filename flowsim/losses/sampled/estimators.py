@@ -67,7 +67,7 @@ class Prompts(eqx.Module):
 
 
 class PromptEstimator(AbstractEstimator):
-    """Whole prompts are drawn. Right for every model and task."""
+    """Whole prompts are drawn. Unbiased for every model and task."""
 
     name: ClassVar[str] = "prompts"
     prompts: Prompts

@@ -167,8 +167,8 @@ class MonteCarloLoss(AbstractPopulationLoss):
     def costs(self, model: PyTree) -> dict[str, float]:
         """The variance of the gradient times arithmetic, by method, relative to the best method.
 
-        Only methods that are right for the model are compared. If any of these draws only covariances, the methods that
-        draw more are left out, since exact averages have less variance.
+        Only methods that are unbiased for the model are compared. If one of these draws only covariances, the methods
+        that draw more are left out, since exact averages have less variance.
         """
         right = self._right((CovarianceEstimator, RadialEstimator), model)
         right = right or [*self._right((InputEstimator,), model), PromptEstimator(Prompts(self.task))]
@@ -233,7 +233,8 @@ class MonteCarloLoss(AbstractPopulationLoss):
     def distrust(self, model: PyTree, fresh: "MonteCarloLoss | None" = None) -> str | None:
         """The reason why the interval of the loss at a model cannot be trusted, or None.
 
-        A heavy tail has no interval. The weights may also fit the samples only, so fresh prompts are tested too.
+        The mean of a heavy tail has no reliable interval. The weights may also be fitted to the samples, so fresh
+        prompts are tested too.
 
         **Arguments:** model: to be tested; fresh: the result of `fresh`, to draw fresh prompts once for several models.
         """

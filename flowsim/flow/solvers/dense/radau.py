@@ -95,9 +95,9 @@ class _Attempt(NamedTuple):
 class DenseRadau(AbstractRadau):
     """Radau IIA of order 9 on (weights, dissipated energy). Its error is in units of the tolerance.
 
-    The tolerance of a weight is rtol times its size plus atol, plus the rounding of its field. The size is at least the
-    smaller of the given one and the largest of its array now. In directions in which the flow leaves a saddle, where
-    errors grow, it is the present size of the weight.
+    The tolerance of a weight is rtol times its size plus atol, plus the rounding of its field. The size is the present
+    one, but at least the smaller of ``sizes`` and the largest weight of the array now. In directions in which the flow
+    leaves a saddle, where errors grow, it is the present one.
 
     **Fields:**
 

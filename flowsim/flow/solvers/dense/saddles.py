@@ -1,14 +1,15 @@
 """Whether a flow with a small gradient leaves its place.
 
-At a saddle of second order a direction leads away in which the Hessian tells it. At one of higher order, as three
-factors or more have, tiny weights lead away at a rate that is lost in the rounding of large ones, or is zero. But some
-points nearby have less loss. They are searched for: from random nearby points, in directions in which the Hessian is
-zero to rounding, a few descent steps are taken. If all of them end as high as those from the point itself, the point
-is taken for a minimum.
+At a saddle of second order the Hessian has a direction of negative curvature. At a saddle of higher order, as products
+of three or more factors have, the flow leaves along tiny weights, at a rate that is zero or below the rounding of large
+weights. But some points nearby have less loss. They are searched for by a few descent steps from random nearby points,
+displaced in directions in which the Hessian is zero to rounding. If no descent ends lower than the one from the point
+itself, the point is taken for a minimum.
 
-Of many weights the Hessian is known along a Krylov space alone, from the gradient, which turns to where a flow leaves,
-and from a random vector. A positive Ritz value there is below an eigenvalue, so that it tells a saddle as well. The
-nearby points are those in tiny weights, and the descent steps are along the gradient.
+With many weights the Hessian is only computed on a Krylov space, spanned from the gradient, which turns into the
+direction in which a flow leaves, and from a random vector. A positive Ritz value of the Jacobian there is a lower bound
+of an eigenvalue, so it also shows a saddle. The nearby points then differ in tiny weights, and the descent steps are
+along the gradient.
 
 **Source:** Golub and Van Loan, Matrix Computations (2013), section 10.1, for Ritz values of the Lanczos process.
 """

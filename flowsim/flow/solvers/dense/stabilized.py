@@ -1,10 +1,11 @@
-"""The explicit method: Tsit5, and for steps longer than that is stable for a method of order 4 with more stages.
+"""The explicit method: Tsit5, or a stabilized method of order 4 with more stages if Tsit5 is unstable at a step.
 
-The Jacobian of a gradient flow is symmetric, so that stability is asked for on the real axis alone, where s stages
-reach as far as .35 s^2. All but the last four are those of a three-term recurrence, of the polynomials P that are
-orthogonal with the weight w^2/sqrt(1 - x^2) on the stable interval. The last four have the stability polynomial w,
-which makes |w P| at most about .9 there, and the whole of order 4. They multiply the rounding of the others by w,
-which is about s^8/6000 where the interval ends: that is why there are no more than 16 stages.
+The Jacobian of a gradient flow is symmetric, so stability is only needed on the negative real axis. With s stages the
+stable interval has the length .35 s^2. All stages but the last four follow a three-term recurrence, that of the
+polynomials P which are orthogonal on the stable interval with the weight w^2/sqrt(1 - x^2). The last four stages have
+the stability polynomial w. With it |w P| is at most about .9 on the interval, and the method has order 4. The last
+stages multiply the rounding of the others by w, which is about s^8/6000 at the end of the interval. That is why there
+are no more than 16 stages.
 
 **Source:** Abdulle, Fourth order Chebyshev methods with recurrence relation (2002).
 """
@@ -37,11 +38,14 @@ _POWERS = 8  # of the Jacobian, before the first step
 
 
 class Formula(NamedTuple):
-    """The coefficients for s stages.
+    """The coefficients of the method with s stages.
 
-    stable: the step h times a rate, up to which it is stable; recurrence: (a, b, c) of the first s - 4 stages,
-    g_{k+1} = b g_k + a h f(g_k) - c g_{k-1}; matrix: the rows of a Runge-Kutta method from there, below its first one;
-    error: the weights of f at its stages and where it ends, in the estimate of the error.
+    **Fields:**
+
+    - stable: the largest stable h times rate, for the step h and the fastest rate of decay.
+    - recurrence: (a, b, c) of the first s - 4 stages, g_{k+1} = b g_k + a h f(g_k) - c g_{k-1}.
+    - matrix: the last four stages as a Runge-Kutta method, by its rows after the first, the last one its weights.
+    - error: the coefficients of f at these stages and at the end of the step in the error estimate.
     """
 
     stable: float
@@ -52,7 +56,7 @@ class Formula(NamedTuple):
 
 @functools.cache
 def formulas() -> tuple[Formula, ...]:
-    """The methods, by their numbers of stages."""
+    """The methods, in the order of their numbers of stages."""
     found: dict[int, Formula] = {}
     fewer, more = sorted((s for s in _COUNTS if s < _GUESSED), reverse=True), [s for s in _COUNTS if s >= _GUESSED]
     for counts in (fewer, more):
@@ -164,8 +168,8 @@ def _solve(conditions: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.
 
 
 class Kept(NamedTuple):
-    """What one step leaves to the next: the field where it begins, a direction in which that falls fastest, the rate
-    there, and how many fields were computed so far.
+    """What one step passes to the next: the field at its end, an estimate of the direction in which the field decays
+    fastest, this rate, and the number of evaluations of the field so far.
     """
 
     slope: Float[Array, " n"]
@@ -181,11 +185,11 @@ class Stabilized(diffrax.AbstractAdaptiveSolver):
     interpolation_cls = diffrax.LocalLinearInterpolation
 
     def order(self, terms):
-        """Of the method at the ends of steps."""
+        """The order of the method at the ends of steps."""
         return 4
 
     def error_order(self, terms):
-        """Of the estimate of its error."""
+        """The order of the error estimate."""
         return 5
 
     def func(self, terms, t0, y0, args):
@@ -193,7 +197,7 @@ class Stabilized(diffrax.AbstractAdaptiveSolver):
         return terms.vf(t0, y0, args)
 
     def init(self, terms, t0, t1, y0, args):
-        """What the first step begins with, the rate by a power iteration."""
+        """The input of the first step, with the fastest rate from a power iteration."""
         field, y = _flat(terms, t0, y0, args)
         random = jax.random.rademacher(jax.random.key(0), y[:-1].shape, dtype=y.dtype)
         turn = lambda _, found: _turned(field, y, found[0])
