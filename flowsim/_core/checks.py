@@ -34,7 +34,7 @@ def refuse(name: str, expected: str, came: str) -> NoReturn:
 
 
 def is_concrete(x: object) -> bool:
-    """Whether the value of ``x`` is known, that is, not traced."""
+    """Whether ``x`` is not a tracer of JAX, so that its value is known."""
     return not isinstance(x, Tracer)
 
 
@@ -51,9 +51,10 @@ def require_float64() -> None:
 
 @contextlib.contextmanager
 def refuse_leaks(name: str) -> Iterator[None]:
-    """Refuse a function that keeps what JAX traced it with: within, or around a function as a decorator.
+    """Refuse a function that stores tracers of JAX. Use it as a context around calls of the function, or as a
+    decorator.
 
-    **Arguments:** name: of what is refused.
+    **Arguments:** name: the name of the function, for the message.
     """
     try:
         yield
@@ -186,7 +187,7 @@ def positive_definite(name: str, x: ArrayLike | Iterable, *, semi: bool = False)
 
 
 def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:
-    """A length of at least one, or infinity for the exact limit."""
+    """A whole number of at least one, or infinity for the exact limit."""
     require_float64()
     value = jnp.asarray(_on_the_host(x), dtype=jnp.float64)
     whole = True

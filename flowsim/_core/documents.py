@@ -31,16 +31,17 @@ _NO_DIGITS = ("cli", "report")  # rooms that change no number
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """The packages that the digits of a result depend on, and Python."""
+    """The versions of Python and of the packages that the digits of a result depend on."""
     found = {name: importlib.metadata.version(name) for name in ("jax", "equinox", "diffrax", "numpy")}
     return {"flowsim": VERSION, **found, "python": platform.python_version()}
 
 
 @functools.cache
 def software() -> dict[str, str]:
-    """Everything except the problem that the digits of a result depend on.
+    """Everything that the digits of a result depend on, except the problem.
 
-    The versions, a digest of flowsim's modules (which may be edited within a version), and the kind of device.
+    These are the versions, a digest of flowsim's modules (which may be edited within a version), and the kind of
+    device.
     """
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and refused if they are not as they were written."""
+"""Files that are written whole or not at all, and refused if they were changed afterwards."""
 
 import contextlib
 import errno
@@ -30,7 +30,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of a disk w
 
 
 class DamagedFileError(ValueError):
-    """A file that is not as it was written. The message names the file."""
+    """A file that was changed after it was written. The message names the file."""
 
     def __init__(self, message: str):
         super().__init__(one_line(message))
@@ -157,7 +157,7 @@ def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], object]) -
 def remove_parts_of_the_dead(folder: str | os.PathLike) -> None:
     """Remove the temporary files of `write_whole` that killed processes of this machine left in a folder.
 
-    The files of processes that still run are kept.
+    Files of running processes are kept.
     """
     for path in pathlib.Path(folder).glob(f".*.{platform.node()}.*.part"):
         *_, process, _ = path.name.split(".")
@@ -208,7 +208,7 @@ def held(folder: str | os.PathLike, *, shared: bool = False) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def folder_of(out: str | os.PathLike) -> Iterator[None]:
-    """Say that a folder cannot be written to; a full disk is not bad input."""
+    """A context in which errors of writing to a folder become a `ProblemError`. A full disk is not turned into one."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,6 @@
-"""Whether two functions compute the same, as far as their code and values show, and for which times they ask."""
+"""Whether two functions compute the same, as far as their code and values show, and the times at which they evaluate a
+flow.
+"""
 
 import contextlib
 import contextvars
@@ -23,9 +25,9 @@ class _OpaqueError(Exception):
 def known_by_value(function: object) -> Hashable:
     """A key that is equal for functions that compute the same.
 
-    It holds the code and the values of everything that the function closes over or looks up by name. A ``make``
-    function returns a new function from every call, and all of them have the same key while these values stay the
-    same. A function that uses an object without a comparable value is equal only to itself.
+    It contains the code, and the values of everything that the function closes over or looks up by name. A ``make``
+    function returns a new function from every call, and all of them have the same key while these values stay the same.
+    A function that uses an object without a comparable value is equal only to itself.
     """
     try:
         value = _essence(function, ())

@@ -45,7 +45,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def said_by(error: BaseException) -> str:
-    """The message of an error; empty if its ``__str__`` fails, as that of a user's class may."""
+    """The message of an error; empty if ``str(error)`` fails, as a user's class may."""
     try:
         return str(error)
     except BaseException:

@@ -17,7 +17,9 @@ _FEWEST = 4
 
 
 def decayed(trajectory: Trajectory) -> Float[Array, " T"]:
-    """log(excess(0)/excess(t)), computed from the dissipated energy until half is lost, which keeps all digits."""
+    """log(excess(0)/excess(t)). Until half of the excess is lost it is computed from the dissipated energy, without
+    cancellation.
+    """
     lost = trajectory.dissipated / trajectory.excess[0]
     first_half = -jnp.log1p(-jnp.minimum(lost, 0.5))
     halves = -jnp.log(jnp.where(trajectory.excess > 0, trajectory.excess, jnp.nan) / trajectory.excess[0])

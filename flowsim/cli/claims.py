@@ -97,7 +97,7 @@ def check(
 
 
 def judge_over(claims: Sequence[Claim], over: Sequence[str], overrides: Sequence[str]) -> list[Entry]:
-    """The verdicts on claims over the families that their problems form if one field varies."""
+    """The verdicts on claims over families: each of their problems with one field varied."""
     axes = [GridAxis.parse(text) for text in over]
     if len(axes) > 1:
         refuse("--over", "one field that varies", f"there are {len(axes)}")
@@ -113,7 +113,10 @@ def judge_over(claims: Sequence[Claim], over: Sequence[str], overrides: Sequence
 
 
 def print_by_problem(entries: Sequence[Entry], *, with_notes: bool = False) -> None:
-    """Print the verdicts on each problem, and the number of each kind; the notes of all, or of the unresolved ones."""
+    """Print the verdicts on each problem, and the number of verdicts of each kind.
+
+    **Arguments:** entries; with_notes: whether to print the notes of all verdicts, or only of unresolved ones.
+    """
     for spec in dict.fromkeys(entry.problem for entry in entries):
         verdicts = [entry.verdict for entry in entries if entry.problem == spec]
         print(spec.heading, table_of(verdicts), sep="\n")
@@ -133,7 +136,9 @@ def certify(
     form: str,
     until: float | None,
 ) -> int:
-    """Write a certificate of a claim for a problem, or for the first of the problems of the claim that has one."""
+    """Write a certificate of a claim for a problem, by default for the first of the claim's problems that has a
+    certificate.
+    """
     claim = claim_of(identifier, form)
     named = [tables_of(problem)] if problem else [unnamed(tables) for tables in claim.problems]
     try:

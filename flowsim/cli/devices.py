@@ -26,9 +26,9 @@ class Hosts:
     **Fields:**
 
     - coordinator: where process 0 listens, or "auto" for the settings of Slurm or Open MPI.
-    - processes: their number.
-    - process: the number of this one.
-    - join_timeout: seconds that they wait for one another.
+    - processes: the number of processes.
+    - process: the number of this process, from 0.
+    - join_timeout: how long, in seconds, they wait for each other to start.
     """
 
     coordinator: str | None = None

@@ -17,7 +17,7 @@ from flowsim.problem import Problem
 
 
 def init(path: pathlib.Path, *, overrides: Sequence[str], epsilon: float, risk: float | None, as_json: bool) -> int:
-    """Print the conditions that a start meets or not, and what follows. Integrates nothing."""
+    """Print the conditions of theorems that a start meets or not, and what the theorems predict. Integrates nothing."""
     if not epsilon > 0:
         refuse("--epsilon", "positive", f"it is {epsilon:g}")
     problem = read(path, overrides)

@@ -1,4 +1,4 @@
-"""Before and after a command: float64, the compilation cache, and the line with which it stops."""
+"""Steps before and after a command: float64, the compilation cache, and the line that is printed when it stops."""
 
 import functools
 import math
@@ -57,8 +57,8 @@ def stop(status: int, line: str) -> int:
 
 
 def interrupted(number: int, frame: types.FrameType | None) -> None:
-    """End at once, since all files of a run are complete at any time. JAX's callbacks swallow a KeyboardInterrupt, or
-    crash on it.
+    """Handle an interrupt by ending at once. All files of a run are complete at any time, and JAX's callbacks would
+    swallow a KeyboardInterrupt or crash on it.
     """
     os.write(
         sys.stderr.fileno(), b"\nflowsim: interrupted; a run continues with --resume, a search with the same command\n"
@@ -91,7 +91,7 @@ def _make_do_without_home() -> None:
 
 
 def guarded(command: Callable[..., int]) -> Callable[..., int]:
-    """The command, with a SystemExit or the like in a user's file turned into an exception."""
+    """The command, with an exit that a user's file raises, such as SystemExit, turned into an ordinary exception."""
 
     @functools.wraps(command)
     def call(*args: object, **options: object) -> int:

@@ -33,7 +33,7 @@ _FIELDS = toml.fields(ProblemSpec)
 
 
 class Asked(NamedTuple):
-    """The options, as they were written."""
+    """The options of a search, as given on the command line."""
 
     claim: str
     form: str
@@ -93,7 +93,7 @@ def sharpen(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bo
 
 
 def ablate(asked: Asked, *, as_json: bool, format: str, quiet: bool) -> int:
-    """Search which hypotheses a claim needs; print it, and write it with a picture to the folder ``out``."""
+    """Find which hypotheses a claim needs; print the result, and write it with a picture to the folder ``out``."""
     with _options(asked) as (claim, options):
         found = ablated(claim, **{name: options[name] for name in ("budget", "problems", "seed")}, progress=not quiet)
     lines = [str(found)]
@@ -119,8 +119,8 @@ def referee(
     form: str,
     seed: int,
 ) -> int:
-    """Gather what is known of a claim in every form, or the records about a paper; print a few lines for a review,
-    and write the page to ``out``.
+    """Gather all results about a claim in every form, or the records about a paper. Print a few lines for a review, and
+    write the page to ``out``.
     """
     from flowsim.report.referee import review, review_of_paper  # slow to import
 

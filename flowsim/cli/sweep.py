@@ -88,7 +88,7 @@ def explore(
 
 
 def grid_of(path: pathlib.Path, over: Sequence[str], overrides: Sequence[str]) -> tuple[Document, tuple[GridAxis, ...]]:
-    """What all cells share, and the axes."""
+    """The tables that all cells share, and the axes."""
     tables = dict(tables_of(path))
     for assignment in overrides:
         toml.override(tables, assignment)

@@ -1,4 +1,4 @@
-"""verdicts.json, of a run and of an audit."""
+"""The contents of verdicts.json, for a run and for an audit."""
 
 from collections.abc import Iterable, Mapping
 

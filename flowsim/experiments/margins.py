@@ -27,7 +27,7 @@ class Room(NamedTuple):
 
     - margin: the signed slack over the size of the bound, where it is least. Infinite if nothing is promised, NaN if it
       could not be computed.
-    - factor: by how much the bound can be multiplied so that the statement still holds.
+    - factor: the factor by which the bound can be multiplied so that the statement still holds.
     - clear: whether the statement fails by more than the errors.
     - row: the number of the point.
     - value, bound: the two sides there.
@@ -58,7 +58,7 @@ def error_of(claim: Claim) -> float:
 
 
 def room(comparison: Comparison, error: float) -> Room:
-    """The room that a comparison leaves, whose sides are known to a relative error."""
+    """The least margin of a comparison whose sides have a relative error."""
     comparison = jax.tree.map(jnp.atleast_1d, comparison)
     promised, margins = comparison.promised, jnp.where(comparison.promised, comparison.margin, jnp.inf)
     known = jnp.all(jnp.isfinite(comparison.slack) | ~promised)

@@ -1,4 +1,4 @@
-"""What a model learns along a flow: the eigenvalues or singular values of its matrices."""
+"""The quantities that a model learns along a flow: the eigenvalues or singular values of its matrices."""
 
 from collections.abc import Mapping
 
@@ -14,8 +14,8 @@ _MOST = 6  # matrices
 
 
 def learned(models: PyTree) -> dict[str, tuple[np.ndarray, str]]:
-    """The values of each matrix at each time, by its name, and what they are: the eigenvalues of u_{-1} U11, if it is
-    symmetric, for one layer of linear attention; for other models the singular values of each matrix.
+    """For each matrix, by its name, the values at each time and the kind of values. For one layer of linear attention
+    they are the eigenvalues of u_{-1} U11, if it is symmetric; for other models the singular values of each matrix.
 
     **Arguments:** models: with time on the first axis of every weight.
     """
@@ -29,8 +29,9 @@ def learned(models: PyTree) -> dict[str, tuple[np.ndarray, str]]:
 
 
 def matrices_of(named: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-    """The matrices by name, each (times, rows, columns): those of several layers or heads one by one. Of more than a
-    picture has room for, the first.
+    """The matrices of a model by name, each (times, rows, columns), with those of several layers or heads one by one.
+
+    If there are more than a picture has room for, only the first ones.
     """
     found: dict[str, np.ndarray] = {}
     for name, leaf in named.items():

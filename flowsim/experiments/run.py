@@ -45,10 +45,9 @@ TRAJECTORY, FIGURES, CERTIFICATES = "trajectory.npz", "figures", "certificates"
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A problem, its flow, what that is judged by, and the verdicts.
+    """A problem, its flow, the evidence, and the verdicts.
 
-    band: what is known of the population's flow, as `confidence_band` has it; claims: what was judged, in the order of
-    the verdicts.
+    band: the `confidence_band` of a sampled loss; claims: the claims that were judged, in the order of the verdicts.
     """
 
     problem: Problem
@@ -88,13 +87,13 @@ def run(
 
     - problem: such as ``ProblemSpec.from_toml(text).build()``.
     - out: the folder, which must not hold another run.
-    - claims: a pattern, to judge the claims whose ids match it.
+    - claims: a pattern of the ids of the claims to judge, default the claims about the flow.
     - resume: whether to continue the run that the folder holds.
-    - certify: whether to prove or refute what is judged, or the seconds to try it for each claim, by default a minute.
+    - certify: whether to prove or refute the judged claims, or the time limit in seconds for each claim, by default 60.
     - progress: whether to show bars, and the flow before the verdicts.
 
-    **Raises:** `ProblemError` where the folder holds another run, another process is at work in it, or no id matches;
-    `ContradictionError` where a certificate shows the opposite of a verdict, before verdicts.json is written.
+    **Raises:** `ProblemError` if the folder holds another run, another process is at work in it, or no id matches;
+    `ContradictionError` if a certificate shows the opposite of a verdict, before verdicts.json is written.
     """
     seconds = _seconds(certify, problem)
     problem, out = problem.prepared(), pathlib.Path(out)
@@ -134,8 +133,9 @@ def run(
 
 
 def claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
-    """The claims about a problem's model, flowsim's and those of the problem's own file: those whose ids match a
-    pattern or, without one, flowsim's along the flow and all of the problem's own.
+    """The claims about a problem's model, of papers and of the file of the problem.
+
+    With a pattern, those whose ids match it. Without one, those of papers about the flow, and all of the file.
     """
     own = problem.spec.own(Claim)
     every = (*papers.ALL_CLAIMS, *own)

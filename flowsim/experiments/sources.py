@@ -53,8 +53,10 @@ def claim_digest(claim: Claim) -> str:
 
 
 def statement_digest(claim: Claim) -> str:
-    """As `claim_digest`, but a paper's claim counts with the modules that declare it alone, with all that these import
-    from papers: what is shown of one section outlasts a change of another.
+    """As `claim_digest`, but for a paper's claim only over the modules that declare it and all that these import from
+    papers.
+
+    A result about one section then stays valid when another section changes.
     """
     if not _is_of_a_paper(claim):
         return claim_digest(claim)

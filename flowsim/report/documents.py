@@ -1,4 +1,4 @@
-"""Verdicts written down for people: a table, and a line that counts them."""
+"""Verdicts as text: a table, and a line that counts them."""
 
 import collections
 import textwrap
@@ -40,10 +40,10 @@ _SHORTEST = {"claim": 12, "where": 9, "certified": 9}  # widths to which columns
 def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool = False) -> str:
     """The verdicts as aligned plain text, at most ``width`` columns wide.
 
-    If needed, long texts are cut, the form is abbreviated, ids lose the paper's name, tightness, floor and place are
-    left out, and ids lose more of their beginning; 45 columns always suffice, and 58 with the column of certificates,
-    if they were asked for. Room that is left has the statements, each cut to it. A line below the table gives the time
-    up to which statements for all t were judged, unless their rows give it or all later times are bounded too.
+    To fit the width, in this order: long texts are cut, the form is abbreviated, ids lose the paper's name, the columns
+    tightness, floor and place are left out, and ids lose more of their beginning. 45 columns always suffice, or 58 with
+    a column of certificates. If there is space left, it shows the statements, cut to fit. A line below the table gives
+    the time up to which statements for all t were judged, unless their rows give it or all later times are bounded too.
 
     **Arguments:**
 
@@ -111,7 +111,7 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
 
 
 def summary(verdicts: Iterable[Verdict]) -> str:
-    """The number of verdicts of each kind, what needs attention first: ``1 violated, 11 hold``."""
+    """The number of verdicts of each kind, the most urgent first: ``1 violated, 11 hold``."""
     counts = collections.Counter(verdict.verdict for verdict in verdicts)
     words = {judgement: "holds" if judgement is Judgement.HOLDS and n == 1 else _WORDS[judgement]
              for judgement, n in counts.items()}  # fmt: skip

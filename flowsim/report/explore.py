@@ -78,7 +78,7 @@ def explore(
 
 
 class Explorable(NamedTuple):
-    """A page that can be written: the map that it shows, its cells and their problems, and the claims by margin."""
+    """A page that passed all checks: the map that it shows, its cells and their problems, and the claims by margin."""
 
     out: pathlib.Path
     unfinished: Map
@@ -88,7 +88,10 @@ class Explorable(NamedTuple):
 
 
 def to_explore(tables: Document, axes: tuple[GridAxis, ...], out: pathlib.Path, claims: str | None) -> Explorable:
-    """What `explore` checks before anything is integrated, of a problem as tables and of axes."""
+    """Check everything that can be checked before a grid is integrated.
+
+    **Arguments:** tables: the problem; axes; out; claims: as for `explore`.
+    """
     if out.suffix != ".html" or out.is_dir():
         refuse("--out", "a file that ends with .html", f"it is {out}")
     _check_size(math.prod(grid_shape(axes)), 0, 0)  # before so many problems are built

@@ -1,4 +1,4 @@
-"""What a finished run reports in addition to its verdicts, as texts with labels."""
+"""Further results of a finished run, besides its verdicts, as texts with labels."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from flowsim.problem import Problem
 
 
 def run_facts(problem: Problem, evidence: Evidence | DescentEvidence) -> dict[str, str]:
-    """What a finished run reports in addition to its verdicts, text by label."""
+    """Further results of a finished run, besides its verdicts, text by label."""
     trajectory, loss = evidence.trajectory, evidence.loss
     if not evidence.status.finished:
         return {}
@@ -67,7 +67,7 @@ def sharp_constants(verdicts: Iterable[Verdict]) -> dict[str, str]:
 
 
 def with_sharp(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, str, float, float]]:
-    """Each constant of which the sharp one is known: its verdict, its name, the constant, and the sharp one."""
+    """Each constant whose sharp value is known: its verdict, its name, its value, and the sharp value."""
     for verdict in verdicts:
         for name, value in verdict.constants.items():
             if f"sharp_{name}" in verdict.constants:
@@ -75,5 +75,5 @@ def with_sharp(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, str, floa
 
 
 def looseness(value: float, sharp: float) -> float | None:
-    """How many times the constant the sharp one is; None unless both are positive and finite."""
+    """The ratio of a constant to the sharp one; None unless both are positive and finite."""
     return sharp / value if 0 < value < math.inf and 0 < sharp < math.inf else None

@@ -1,6 +1,6 @@
 """JAX's operations in NumPy: those that move entries of any type, and those on entries that are not float64.
 
-JAX compiles each operation that it runs outside a program, and it cannot hold balls.
+NumPy is used because JAX would compile each operation that it runs outside a program, and has no arrays of balls.
 """
 
 from collections.abc import Callable

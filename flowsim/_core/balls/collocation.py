@@ -1,4 +1,4 @@
-"""Polynomials that solve x' = f(x) at the nodes of a piece of time, with many digits, for stiff fields."""
+"""Polynomials that solve x' = f(x) at collocation nodes, with many digits, for stiff fields."""
 
 import functools
 from collections.abc import Callable
@@ -55,11 +55,11 @@ def collocated(
     stages: int,
     accuracy: float,
 ) -> list[Numbers] | None:
-    """The coefficients of the polynomial p with p(0) = x(0) and p' = f(p) at Radau's nodes, for each entry; None where
+    """The coefficients of the polynomial p with p(0) = x(0) and p' = f(p) at Radau's nodes, for each entry; None if
     Newton's method with one Jacobian does not converge.
 
-    It has the degree ``stages``. Its length is limited by how fast the solution changes, and not by the field's fastest
-    rate: fast motions decay within the piece.
+    p has the degree ``stages``. The length of the piece is limited by how fast the solution changes, not by the fastest
+    rate of the field, since fast motions decay within the piece.
 
     **Arguments:**
 
@@ -70,8 +70,8 @@ def collocated(
     - stages: the number of nodes.
     - accuracy: the absolute error of p at the nodes that ends the iteration.
 
-    **Source:** Hairer and Wanner, Solving Ordinary Differential Equations II, sections IV.5 and IV.8, as the solver of
-    flows, whose methods have fewer stages and float64.
+    **Source:** Hairer and Wanner, Solving Ordinary Differential Equations II, sections IV.5 and IV.8, as for the solver
+    of flows, which has fewer stages and runs in float64.
     """
     method, h = _method(stages), float(length)
     rates, basis = np.linalg.eigh((jacobian + jacobian.T) / 2)

@@ -1,4 +1,4 @@
-"""What a program takes: operations on numbers, and memory."""
+"""The cost of a program: operations on numbers, and memory."""
 
 import math
 import os
@@ -21,7 +21,7 @@ _CGROUP = pathlib.Path("/sys/fs/cgroup/memory.max")
 def operations_of(function: Callable, *shapes: PyTree) -> float:
     """How many operations on numbers a function of arrays of these shapes takes.
 
-    **Raises:** what JAX raises where it cannot be traced.
+    **Raises:** the exceptions of JAX if it cannot be traced.
     """
     traced = jax.make_jaxpr(function)(*shapes).jaxpr
     used, _ = dce_jaxpr(traced, [True] * len(traced.outvars), instantiate=True)
@@ -29,7 +29,7 @@ def operations_of(function: Callable, *shapes: PyTree) -> float:
 
 
 def memory_of(program: jax.stages.Compiled) -> float:
-    """The bytes that a program takes; nothing where that is not known."""
+    """The memory that a program needs, in bytes; 0 if it is not known."""
     found = program.memory_analysis()
     if found is None:
         return 0.0
@@ -37,7 +37,7 @@ def memory_of(program: jax.stages.Compiled) -> float:
 
 
 def memory_of_device(array: Array) -> float:
-    """The bytes that there are where an array is, used or not."""
+    """The total memory of the device that holds an array, in bytes."""
     (device, *_) = array.devices()
     known: Document = device.memory_stats() or {}
     if "bytes_limit" in known:

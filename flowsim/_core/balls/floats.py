@@ -1,6 +1,6 @@
 """Enclosures in float64: a middle and a radius for each number, with the rounding of every operation in the radius.
 
-They have fewer digits than the balls of `enclosure`, and matrices of them are multiplied hundreds of times faster. The
+They are less precise than the balls of `enclosure`, but their matrices are multiplied hundreds of times faster. The
 rounding error of a sum of n products, in any order, is at most n u/(1 - n u) times the sum of their sizes, u = 2^-53.
 """
 
@@ -31,7 +31,7 @@ _ENTRYWISE = {
 
 
 class Wide(NamedTuple):
-    """Numbers that are known within a radius."""
+    """Numbers, each known to within a radius."""
 
     middle: np.ndarray
     radius: np.ndarray
@@ -43,7 +43,7 @@ class Wide(NamedTuple):
 
 
 def wide(values: ArrayLike, radius: float = 0.0) -> Wide:
-    """Numbers with a common radius."""
+    """Numbers with one common radius."""
     middle = np.asarray(values, dtype=float)
     return Wide(middle, np.full(middle.shape, radius))
 

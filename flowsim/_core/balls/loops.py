@@ -1,4 +1,4 @@
-"""Loops whose turns do not depend on each other, as one program for all turns together."""
+"""Loops whose iterations are independent, as one program for all iterations at once."""
 
 import itertools
 import math
@@ -23,8 +23,10 @@ _TOGETHER = (OPERATIONS.keys() | MOVES.keys() | PLAIN.keys() | _CALLS | {"scan"}
 
 
 def all_turns(params: Params) -> ClosedJaxpr | None:
-    """The program of all turns of a scan together, of the same inputs; None where a turn reads the one before it, does
-    what is done otherwise to several, or makes more numbers than should be held.
+    """One program for all iterations of a scan, with the same inputs.
+
+    None if an iteration depends on the one before it, has an operation that cannot be batched, or if the arrays would
+    be too large.
     """
     constants, carried = parts_of_scan(params)
     program, length = params["jaxpr"], params["length"]

@@ -84,17 +84,17 @@ def _truths(found: ArrayLike | None) -> Value:
 
 
 def asked_of_each(question: Callable[[flint.arb], bool | None], x: Balls) -> Value:
-    """The answers to a question about each ball, where None means that the ball does not decide it."""
+    """The truth values of a predicate on each ball. The predicate returns None if the ball does not decide it."""
     return _truths(np.frompyfunc(question, 1, 1)(x))
 
 
 def is_unknown(ball: flint.arb) -> bool:
-    """Whether a ball may be anything, even infinity or NaN. An exact infinity or NaN is known."""
+    """Whether a ball contains every number, infinity and NaN. An exact infinity or NaN is known."""
     return not (ball.is_finite() or ball.is_exact())
 
 
 def selection(which: Value, *cases: Value) -> Value:
-    """JAX's select_n by balls from 0 to 1: the hull of both cases where the condition is open.
+    """JAX's select_n for conditions that are balls within [0, 1]. An undecided condition gives the hull of both cases.
 
     **Raises:** `UndecidedError` if the cases are neither float64 numbers nor booleans.
     """

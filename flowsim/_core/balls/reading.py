@@ -23,9 +23,13 @@ CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "cust
 
 
 class Kind(enum.Enum):
-    """How an array depends on arguments with a first axis of rows: FIXED, on their first row only; EVEN, likewise, and
-    its own rows are equal; ROWS, each of its rows on the same row of the arguments and on the first; JOINED, made of
-    such arrays, one after the other; MIXED, otherwise.
+    """How an array depends on arguments whose first axis counts rows.
+
+    - FIXED: on their first row only.
+    - EVEN: likewise, and all its own rows are equal.
+    - ROWS: each of its rows on the same row of the arguments and on the first one.
+    - JOINED: a concatenation of such arrays.
+    - MIXED: in any other way.
     """
 
     FIXED = enum.auto()
@@ -121,7 +125,7 @@ def operations_with_names(jaxpr: Jaxpr, names: Sequence[str]) -> Iterator[tuple[
 
 
 def operations_in_loops(jaxpr: Jaxpr, turns: int, inside: bool = False) -> Iterator[JaxprEqn]:
-    """Every operation inside loops of this many turns, and inside the programs that these call."""
+    """Every operation inside loops with this many iterations, and inside the programs that these loops call."""
     for eqn in jaxpr.eqns:
         if inside:
             yield eqn
@@ -131,7 +135,9 @@ def operations_in_loops(jaxpr: Jaxpr, turns: int, inside: bool = False) -> Itera
 
 
 def pairs_the_same(params: Params) -> bool:
-    """Whether a dot_general of an array with itself squares entries, as tr(R R^T) does and tr(R R) does not."""
+    """Whether a dot_general of an array with itself multiplies each entry by itself, as tr(R R^T) does and tr(R R) does
+    not.
+    """
     return all(tuple(first) == tuple(second) for first, second in params["dimension_numbers"])
 
 
@@ -176,7 +182,7 @@ def _through(eqn: JaxprEqn, body: Jaxpr, inputs: list[Names], found: list) -> li
 
 
 def parts_of_scan(params: Params) -> tuple[int, int]:
-    """How many inputs of a scan are constants, and how many are carried from turn to turn."""
+    """How many inputs of a scan are constants, and how many are carried from one iteration to the next."""
     if "ft_in" in params:  # JAX 0.12
         constants, carried, _ = (len(part) for part in params["ft_in"].unpack())
         return constants, carried

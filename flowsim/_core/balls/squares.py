@@ -1,4 +1,4 @@
-"""A sum of squares of residuals, or a quadratic of other functions, as the trace of a function shows it."""
+"""Recognise, in the trace of a function, a sum of squares of residuals or a quadratic of other functions."""
 
 import dataclasses
 import functools
@@ -65,8 +65,8 @@ class Quadratic(NamedTuple):
 
 
 def quadratic_of(function: Callable[[Float[Array, " n"]], Float[Array, ""]], at: Float[np.ndarray, " n"]) -> Quadratic:
-    """A function as a quadratic of the last values of its trace in which it is one, such as that of the product of the
-    layers in a least-squares loss of a linear network.
+    """A function as a quadratic of intermediate values of its trace, as late in the trace as possible. For the
+    least-squares loss of a linear network these are the products of its layers.
 
     **Arguments:** at: any x, for its shape.
     """

@@ -28,10 +28,10 @@ Field = list[list[int | str]]  # its entries, as [row, column, number]
 
 
 def with_the_end(certificate: Document, followed: FollowedFlow) -> Document:
-    """A certificate without pieces, with those until the flow is in a ball in which the statement is shown to hold at
-    all points, or to fail.
+    """Complete a certificate with pieces of the path until the flow is in a ball at all of whose points the statement
+    is shown to hold, or to fail.
 
-    **Raises:** `OpenError` where no such ball is found.
+    **Raises:** `OpenError` if no such ball is found.
     """
     if any(operation[::2] == ["input", "t"] for operation in certificate["sides"]["operations"]):
         raise OpenError("its sides depend on the time, of which nothing is known in the ball at the end")

@@ -82,20 +82,21 @@ def certify(
 ) -> Document:
     """A certificate that a claim holds for all t up to a time, or that it fails at that time or in the limit.
 
-    A claim that reads no flow is proved or refuted of the problem alone, its equalities in rational numbers.
+    A claim that does not depend on a flow is proved or refuted from the problem alone, and its equalities in rational
+    numbers.
 
     **Arguments:**
 
-    - claim, loss, start: of one problem.
-    - t1: the last time of a claim along the flow, positive, or the time at which it fails. Infinity asks for all t,
-      which is shown of equalities of polynomials, and of inequalities whose sides stay apart in a ball that the flow
-      does not leave. Of equalities all t are shown whatever the last time is.
-    - refutes: whether to show that the claim fails. A claim about the limit, which allows for what comes after the end,
-      fails there if it fails at all points of a ball that the flow does not leave.
-    - problem: its text, which the certificate carries along.
-    - followed: the flow of this loss from this start, if other proofs enclosed it before.
+    - claim: the claim.
+    - t1: the last time of a claim along the flow, positive, or the time at which it fails. Infinity asks for all t.
+      This can be shown for equalities of polynomials, and for inequalities whose sides stay apart in a ball that the
+      flow does not leave. Equalities are always shown for all t.
+    - refutes: whether to show that the claim fails. A claim about the limit, with an allowance, fails if it fails at
+      all points of a ball that the flow does not leave.
+    - problem: the text of the problem, which the certificate contains.
+    - followed: the flow of this loss from this start, if an earlier proof has enclosed it.
 
-    **Raises:** `OpenError` where this is not shown, with the reason; `ValueError` as `flowsim.enclose` does.
+    **Raises:** `OpenError` with the reason if this cannot be shown; `ValueError` as `flowsim.enclose` does.
     """
     refuse_sampled(loss)
     if claim.of_descent:
@@ -158,9 +159,9 @@ def certify(
 
 
 def check(certificate: Document) -> str:
-    """What a certificate proves, in words, by the checker of its kind.
+    """The statement that a certificate proves, in words, by the checker for its kind.
 
-    **Raises:** the checker's `RefusedError`, or what a damaged certificate raises, where it proves nothing.
+    **Raises:** the checker's `RefusedError`, or the exception that a damaged certificate raises, if it proves nothing.
     """
     checkers = {identities.VERSION: identities, ending.VERSION: ending}
     return checkers.get(certificate.get("version", ""), checker).check(certificate)

@@ -46,7 +46,7 @@ NEAR = arb(1, 2.0**-40)  # how far numbers that were rounded may be off
 
 
 def whole(x, least=0):
-    """A whole number that is at least so large."""
+    """A whole number that is at least ``least``."""
     if type(x) is int and x >= least:
         return x
     raise RefusedError(f"{x!r} is not a whole number of at least {least}")
@@ -61,12 +61,12 @@ def number(text):
 
 
 def power(x, exponent):
-    """x^k by multiplication, as flint's powers of balls around zero may be NaN."""
+    """x^k by multiplication, since flint's power of a ball around zero may be NaN."""
     return functools.reduce(_times, [abs(x) if isinstance(x, arb) and exponent % 2 == 0 else x] * exponent, ONE)
 
 
 def dot(x, y, shape):
-    """Products of matrices, one after the other: (batch, rows, inner) times (batch, inner, columns)."""
+    """Batched products of matrices: (batch, rows, inner) times (batch, inner, columns)."""
     batch, rows, inner, columns = shape
     if len(x) != batch * rows * inner or len(y) != batch * inner * columns:
         raise RefusedError("the shapes of a product of matrices do not fit")
@@ -110,7 +110,7 @@ ENTRIES = {
 
 
 def pivots(rows, more):
-    """The pivots of A + more I for the middles A of symmetric balls: as many are negative as eigenvalues."""
+    """The pivots of A + more I, for the middles A of symmetric balls. As many pivots are negative as eigenvalues."""
     rows, found = [[x.mid() + (more if i == j else 0) for j, x in enumerate(row)] for i, row in enumerate(rows)], []
     while rows:
         first, *rest = rows
@@ -120,7 +120,7 @@ def pivots(rows, more):
 
 
 def eigenvalues(entries, n):
-    """Balls around the eigenvalues of a symmetric matrix of n rows by its lower triangle, the least one first."""
+    """Balls around the eigenvalues, in increasing order, of a symmetric n x n matrix given by its lower triangle."""
     if len(entries) != n * n or arb_series in map(type, entries):
         raise RefusedError("eigenvalues are those of a square matrix, and have no expansion")
     rows = [[arb(entries[n * max(i, j) + min(i, j)]) for j in range(n)] for i in range(n)]
@@ -208,7 +208,7 @@ class Program:
         return found
 
     def field(self, weights):
-        """Minus the gradient of the one number of the result in the input "weights", by its adjoint."""
+        """Minus the gradient of a program with one number as its result, in the input "weights", by its adjoint."""
         values = self.values({"weights": weights})
         adjoints, found = [None] * len(values), [ZERO] * len(weights)
         (value,) = values[self.result]  # one number and no more
@@ -317,7 +317,7 @@ def follow(certificate):
 
 
 class Statement:
-    """The sides of a statement: its slack is positive where it holds with room, and negative where it fails."""
+    """The sides of a statement. Their slack is positive where it holds strictly, and negative where it fails."""
 
     def __init__(self, certificate):
         self.certificate, self.sides = certificate, Program(certificate["sides"])
@@ -325,7 +325,7 @@ class Statement:
         self.loss = Program(certificate["loss"]) if certificate["pieces"] else None
 
     def at_start(self, *, flow=True):
-        """The slack at t = 0, as exactly as rational numbers go; without the flow it may not read t or the weights."""
+        """The slack at t = 0, in rational numbers if possible. With flow=False it may read neither t nor weights."""
         start = Program(self.certificate["start"], _rational)()
         along = {"t": [ZERO], "weights": start} if flow else {}
         return Program(self.certificate["sides"], _rational)(start=start, **along)
@@ -337,13 +337,13 @@ class Statement:
         return self.sides(t=[t], start=self.start, weights=weights if order else [x for (x,) in weights])
 
     def expanded(self, piece, about, s, radius, least):
-        """Whether the slack by t^least is certainly not negative for a ball of times, by its expansion at a time."""
+        """Whether the slack divided by t^least is proved nonnegative on a ball of times, by its expansion at a time."""
         sides = pairs(self.along(piece, about, radius, ORDER - 1), self.along(piece, s, radius, ORDER))
         rows = [[coefficient(y if k == ORDER else x, k) for k in range(least, ORDER + 1)] for x, y in sides]
         return all(sum((c * power(s - about, k) for k, c in enumerate(row)), ZERO) >= 0 for row in rows)
 
     def holds(self, piece, low, high, radius):
-        """Whether the slack is certainly not negative for all s from low to high; at t = 0 it may be zero."""
+        """Whether the slack is proved nonnegative for all s from low to high; at t = 0 it may be zero."""
         s = between(low, high)
         if all(x >= 0 for x in self.along(piece, s, radius)) or self.expanded(piece, s.mid(), s, radius, 0):
             return True
@@ -362,7 +362,7 @@ class Statement:
 
 
 def check(certificate):
-    """What a certificate proves, in words; a RefusedError where it proves nothing."""
+    """The statement that a certificate proves, in words. Raises `RefusedError` if it proves nothing."""
     if (version := certificate.get("version")) != VERSION:
         raise RefusedError(f"its version is {version}, and this checker reads version {VERSION}")
     if certificate.get("digest") != digest(certificate):

@@ -1,4 +1,6 @@
-"""Comparisons of numbers that no input moves: in ball arithmetic, then in rational numbers, and never in float64."""
+"""Comparisons of numbers that do not depend on an input: in ball arithmetic, then in rational numbers, never in
+float64.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -26,9 +28,9 @@ _COMPARED = {
 
 
 class Decisions:
-    """The values of operations as the checker has them, each once, and what they decide.
+    """The values of operations as the checker computes them, each computed once, and the comparisons that they decide.
 
-    **Arguments:** writer: of the operations.
+    **Arguments:** writer: the writer of the operations.
     """
 
     def __init__(self, writer: Writer):
@@ -38,7 +40,7 @@ class Decisions:
     def compared(self, name: str, x: Array, y: Array) -> np.ndarray:
         """The truth values of a comparison, entry by entry.
 
-        **Raises:** `UndecidedError` where the two are too near to each other.
+        **Raises:** `UndecidedError` if two entries are too close to each other.
         """
         signs = self.signs(x, y)
         if np.any(np.isnan(signs)):
@@ -47,7 +49,7 @@ class Decisions:
         return np.where(signs > 0, more, np.where(signs < 0, less, same))
 
     def signs(self, x: Array, y: Array) -> np.ndarray:
-        """The sign of x - y, entry by entry, NaN where it is not decided."""
+        """The sign of x - y, entry by entry, or NaN if it cannot be decided."""
         shape = np.broadcast_shapes(x.shape, y.shape)
         x, y = self.writer.spread(x, shape), self.writer.spread(y, shape)
         signs = np.full(x.size, np.nan)
@@ -61,7 +63,7 @@ class Decisions:
     def rounded_down(self, x: Array) -> np.ndarray:
         """The largest whole number that is at most x, entry by entry.
 
-        **Raises:** `UndecidedError` where x is too near to a whole number.
+        **Raises:** `UndecidedError` if an entry is too close to a whole number.
         """
         found = [_floor(value) for value in self._of(checker._rational, x)]
         return np.asarray(found, dtype=float).reshape(x.shape)

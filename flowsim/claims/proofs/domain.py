@@ -1,4 +1,4 @@
-"""A loss in a proof: where it is defined around a start, and its numbers, from which it is made again."""
+"""The domain of a loss in a proof, around a start, and the loss constructed again from the numbers of its problem."""
 
 import dataclasses
 import inspect
@@ -17,15 +17,15 @@ from flowsim.losses.base import MinimumKind
 
 
 class Domain:
-    """How weights may move from a start: each array of them at will, as a symmetric matrix, or not at all, as where the
-    loss holds them fixed.
+    """The directions in which weights may move from a start: for each array all directions, those of symmetric
+    matrices, or none, if the loss keeps it fixed.
 
     **Arguments:** loss, start: as for `flowsim.enclose`.
 
     **Fields:**
 
-    - size: of the largest weight at the start, or 1.
-    - shapes: of the arrays that move, and the others themselves.
+    - size: the largest weight at the start, or 1 if all are zero.
+    - shapes: a tree with the shapes of the arrays that move, and the other arrays themselves.
     - outside: the directions in which weights do not move, each with its entries other than zero, by their places.
     """
 
@@ -71,7 +71,7 @@ class Domain:
         return [np.asarray(slope) for slope in jax.tree.leaves(slopes)]
 
     def near(self, rng: np.random.Generator, share: float) -> np.ndarray:
-        """Weights that are moved by about a share of their size."""
+        """Random weights near the start, displaced by about a share of their size."""
         moved = self.size * share * rng.standard_normal(self._flat.size)
         leaves, tree = jax.tree.flatten(self._unravel(jnp.asarray(moved)))
         steps = [step(np.asarray(leaf)) for step, leaf in zip(self._steps, leaves, strict=True)]
@@ -110,10 +110,11 @@ def refuse_sampled(loss: AbstractPopulationLoss) -> None:
 
 
 def rebuilt(module: eqx.Module, start: PyTree) -> Any:
-    """A loss made again from the numbers of its problem, within a trace, so that the trace starts at these numbers.
+    """A loss constructed again from the numbers of its problem, inside a trace, so that the traced program starts at
+    these numbers.
 
-    Where that cannot be traced, its parts are made again one by one. Numbers that are computed otherwise, and a minimum
-    that a search found, become NaN, which no certificate can hold.
+    If that cannot be traced, its parts are constructed again one by one. Numbers that are computed in another way, and
+    a minimum that a search found, become NaN, which no certificate accepts.
     """
     if not getattr(module, "derived", True) or type(module).__module__.startswith("flowsim.tasks"):
         return module
@@ -135,7 +136,7 @@ def rebuilt(module: eqx.Module, start: PyTree) -> Any:
 
 
 def numbers_of(loss: AbstractPopulationLoss) -> frozenset[float] | None:
-    """The numbers of a loss's tasks, as the others were computed; None if it computes none."""
+    """The numbers in a loss's tasks. They are exact; all others were computed. None if the loss computes no numbers."""
     if not loss.derived:
         return None
     is_task = lambda part: type(part).__module__.startswith("flowsim.tasks")

@@ -31,7 +31,9 @@ RefusedError, digest = checker.RefusedError, checker.digest
 
 
 def show_orthogonal(loss, fields, n):
-    """Show that <v, grad L> is the polynomial zero for each field: of [i, j, a], a x_j is in v_i, with x_n = 1."""
+    """Show that <v, grad L> is the polynomial zero for each field v. An entry [i, j, a] of a field adds a x_j to v_i,
+    with x_n = 1.
+    """
     ring = identities.Polynomials(n)
     (value,) = ring.values(loss, weights=ring.weights)
     value = ring.plain(ring.reduced(value))
@@ -72,18 +74,18 @@ class Ball:
         return bool(self.curvature > 0) and checker.is_positive(rows, -self.curvature)
 
     def keeps(self, states):
-        """Whether no flow from a box of states leaves the ball, if it is curved."""
+        """Whether no flow from a box of states leaves the ball, given `is_curved`."""
         off = checker.length([x - c for x, c in zip(states, self.centre, strict=True)])
         way = checker.length(self.loss.field(states)) / self.curvature
         return bool(off + way < self.radius)
 
     def slack(self, statement):
-        """The slack of a statement at all points and at all t, of which nothing is known."""
+        """The slack of a statement at all points of the ball and at all t."""
         return statement.sides(t=[arb.nan()], start=statement.start, weights=self.box)
 
 
 def check(certificate):
-    """What a certificate proves, in words; a RefusedError where it proves nothing."""
+    """The statement that a certificate proves, in words; raises `RefusedError` if it proves nothing."""
     if (version := certificate.get("version")) != VERSION:
         raise RefusedError(f"its version is {version}, and this checker reads {VERSION}")
     if certificate.get("digest") != digest(certificate):

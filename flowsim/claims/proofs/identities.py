@@ -36,7 +36,7 @@ def digest(certificate):
 
 
 def whole(numbers, least):
-    """Whole numbers that are at least so large."""
+    """A list of whole numbers that are at least ``least``."""
     if not all(type(x) is int and x >= least for x in numbers):
         raise RefusedError(f"{numbers} are not whole numbers of at least {least}")
     return numbers
@@ -64,7 +64,7 @@ class Polynomials:
         return p
 
     def unknown(self, name, *given):
-        """The value of a function, which is the same unknown whenever what it is of is the same."""
+        """The unknown that stands for the value of a function. Equal arguments give the same unknown."""
         key = name, *map(str, given)
         if key not in self.unknowns:
             if len(self.unknowns) == UNKNOWNS:
@@ -125,11 +125,11 @@ class Polynomials:
         return values[whole([program["result"]], 0)[0]]
 
     def names_of(self, p):
-        """What is in a polynomial."""
+        """The names of the unknowns in a polynomial."""
         return {name for name, degree in zip(self.names, p.degrees(), strict=True) if degree > 0}
 
     def plain(self, p):
-        """The same polynomial, refused if it has values of functions of the weights or of t in it."""
+        """The same polynomial, refused if it contains values of functions of the weights or of t."""
         if self.names_of(p) - self.known - self.moving:
             raise RefusedError("what has to be polynomial in the weights and t is not")
         return p
@@ -140,7 +140,7 @@ class Polynomials:
 
 
 def field(ring, loss, start):
-    """The weights that do not stay zero, the others being zero, and the field there."""
+    """The weights that do not stay zero, and the field at them, with the other weights set to zero."""
     still = {i for i, x in enumerate(start) if x == 0}
     slopes = [loss.derivative(i) for i in range(ring.n)]
     while True:
@@ -152,7 +152,7 @@ def field(ring, loss, start):
 
 
 def check(certificate):
-    """What a certificate proves, in words; a RefusedError where it proves nothing."""
+    """The statement that a certificate proves, in words; raises `RefusedError` if it proves nothing."""
     if (version := certificate.get("version")) != VERSION:
         raise RefusedError(f"its version is {version}, and this checker reads {VERSION}")
     if certificate.get("digest") != digest(certificate):

@@ -1,4 +1,4 @@
-"""A piecewise polynomial near a gradient flow, and how near the flow is, which the checker then shows.
+"""A piecewise polynomial near a gradient flow, and bounds on its distance from the flow, which the checker verifies.
 
 Each piece is the Taylor polynomial of the flow from its left end. Its length is such that the remainder is negligible,
 and it is halved where the bounds of the checker do not close. Where the field has rates much faster than the flow, a
@@ -45,13 +45,13 @@ Numbers = list[arb]
 
 
 class Digits(NamedTuple):
-    """How exactly the pieces of a path are computed.
+    """The accuracy with which the pieces of a path are computed.
 
     **Fields:**
 
     - bits: the precision.
     - degree: of the polynomials.
-    - negligible: what the remainder of a piece may be, of the weights.
+    - negligible: the largest allowed remainder of a piece, relative to the weights.
     """
 
     bits: int
@@ -78,7 +78,7 @@ class Enclosure:
     **Fields:**
 
     - loss, start: programs; see `flowsim.claims.proofs.checker`.
-    - pieces: for each piece of time its polynomials and the bounds that the checker shows.
+    - pieces: for each time interval its polynomials and bounds.
     - ends: (pieces,) the times at which the pieces end, exactly.
     - errors: (pieces,) a bound of the Euclidean distance of the flow from the path at these times.
     """
@@ -111,7 +111,7 @@ class Enclosure:
 
 
 def enclose(loss: AbstractPopulationLoss, start: PyTree, *, t1: float) -> Enclosure:
-    """Prove where the gradient flow of an exact loss is, up to a time.
+    """Enclose the gradient flow of an exact loss up to a time, with proof.
 
     Every number of the loss and of the start is taken as the decimal in which it is written. For each piece of time a
     polynomial p, the defect |p' - f(p)| of the field f = -grad L and the largest eigenvalue mu of -Hess L around p are
@@ -123,18 +123,16 @@ def enclose(loss: AbstractPopulationLoss, start: PyTree, *, t1: float) -> Enclos
     - start: a model of the loss.
     - t1: the last time, positive.
 
-    **Raises:** `ValueError` naming the argument, for a sampled loss, one whose gradient is not that of its value, or
-    an operation that certificates do not have; `OpenError` where no tube is found that the flow cannot leave.
+    **Raises:** `ValueError` naming the argument, for a sampled loss, one whose gradient is not the derivative of its
+    value, or an operation that certificates do not have; `OpenError` where no tube is found that the flow cannot leave.
     """
     return FollowedFlow(loss, start).until(checks.time("t1", t1))
 
 
 class FollowedFlow:
-    """A flow that is enclosed up to the last time that was asked for. Later calls continue it, so that proofs share it.
+    """A flow that is enclosed up to the latest time requested. Later calls continue it, so proofs share it.
 
-    **Arguments:**
-
-    - loss, start: as for `enclose`.
+    **Arguments:** loss, start: as for `enclose`.
 
     **Raises:** as `enclose`.
     """
@@ -162,7 +160,9 @@ class FollowedFlow:
             self._steps = [_Step(None, checker.ZERO, checker.ZERO, checker.Program(self._of_start)())]
 
     def until(self, t1: float) -> Enclosure:
-        """The enclosure up to a time, which may be zero, begun anew with more digits where the error grows large."""
+        """The enclosure up to a time, which may be zero. If the error grows large, it is computed again with more
+        digits.
+        """
         last = float(np.nextafter(t1, 2 * t1))  # of a decimal that may be above its float64
         try:
             self._follow(last)

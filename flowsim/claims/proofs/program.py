@@ -42,15 +42,15 @@ _INDICES = {  # which arguments of operations that move entries are indices
 def program(function: Callable[..., PyTree], *, given: frozenset[float] | None = None, **inputs: PyTree) -> Document:
     """The operations of a function of float64 arrays, with its result flat.
 
-    Numbers that the function holds are taken as the shortest decimals that float64 tells apart, as they are written in
-    a file. Those of many digits were computed, and are any number near that decimal, unless they are given.
+    A number in the function stands for the shortest decimal that rounds to it, as it is written in a file. A number
+    with many digits is taken for computed and stands for any number near its decimal, unless it is in ``given``.
 
     **Arguments:**
 
     - function: from trees of arrays to a tree of arrays.
-    - given: the numbers of many digits that were not computed. None if none was.
-    - inputs: a tree for each argument of the function, of shapes, or of arrays where its values are known: these decide
-      comparisons. Of a tree of both, the arrays are numbers that do not move.
+    - given: the numbers with many digits that are exact. None if all are.
+    - inputs: a tree for each argument of the function, of shapes, or of arrays where its values are known: known values
+      decide comparisons. In a tree of both, the arrays are constants.
 
     **Raises:** `UndecidedError` on an operation that certificates do not have; what JAX raises in tracing.
     """
@@ -76,9 +76,9 @@ def _needed(operations: list[list[Any]], result: int) -> Document:
 
 
 def constants(function: Callable[..., PyTree], **inputs: PyTree) -> list[np.ndarray]:
-    """The arrays that a function returns whatever its arguments are.
+    """The arrays that a function returns if they do not depend on its arguments.
 
-    **Raises:** `UndecidedError` where they depend on its arguments; as `program`.
+    **Raises:** `UndecidedError` if they do; otherwise as `program`.
     """
     known = [value.known if isinstance(value, Array) else value for value in _written(function, inputs)[1]]
     if any(value is None for value in known):

@@ -1,4 +1,4 @@
-"""What JAX's operations on numbers are in the operations of certificates."""
+"""The translation of JAX's operations on numbers into those of certificates."""
 
 from collections.abc import Callable, Sequence
 

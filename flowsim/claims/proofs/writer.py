@@ -24,7 +24,9 @@ _DIGITS = 12  # of a number that is written in a statement; one with more of the
 
 
 class Array(NamedTuple):
-    """The value of an operation: its shape, its number, and in float64 if it depends on no input."""
+    """The value of an operation: its shape, the number of the operation, and its value in float64 if it depends on no
+    input.
+    """
 
     shape: tuple[int, ...]
     place: int
@@ -40,7 +42,7 @@ Value = Array | np.ndarray | jax.Array  # an array of whole numbers, truth value
 
 
 def decimals(values: Float[np.ndarray, "..."]) -> list[str]:
-    """Numbers as the shortest decimals that float64 tells apart, with fractions of small whole numbers as such."""
+    """Numbers as the shortest decimals that round to them; fractions of small whole numbers as fractions."""
     return list(map(_decimal, np.ravel(values).tolist()))
 
 
@@ -50,14 +52,14 @@ def _decimal(value: float) -> str:
 
 
 def is_rounded(text: str) -> bool:
-    """Whether a number has so many digits that float64 rounded it."""
+    """Whether a decimal has so many digits that it is taken for a rounded number."""
     return len(str(Fraction(text).numerator).strip("-0")) > _DIGITS
 
 
 class Writer:
-    """Writes operations down, each once.
+    """Writes a list of operations, each of them once.
 
-    **Arguments:** given: the numbers that are known exactly, however many digits they have. None if all are.
+    **Arguments:** given: the numbers that are exact although they have many digits. None if all are.
     """
 
     def __init__(self, given: frozenset[float] | None = None):
@@ -75,7 +77,10 @@ class Writer:
         shape: tuple[int, ...],
         known: np.ndarray | None = None,
     ) -> Array:
-        """The operation, written down unless it is there; known: its value in float64, where no input moves it."""
+        """Write an operation, unless an equal one is there.
+
+        **Arguments:** known: its value in float64 if it depends on no input.
+        """
         if any(argument.place == NOWHERE for argument in arguments):
             # A number divided by infinity is zero, and what is infinite itself is nowhere.
             if name != "div" or known is None or np.any(known):
@@ -100,7 +105,7 @@ class Writer:
         return self.write("number", [], decimals(values), values.shape, values)
 
     def read(self, values: Float[np.ndarray, "..."]) -> Array:
-        """Numbers that stand in a function, those that were rounded as such."""
+        """Constants of a function as an array. Rounded numbers are marked as such."""
         flat = np.ravel(values)
         rounded = np.asarray([self._was_rounded(value) for value in flat], dtype=bool)
         if not np.any(rounded):
@@ -117,9 +122,9 @@ class Writer:
         return is_rounded(decimals(np.asarray(value))[0])
 
     def taken(self, arrays: Sequence[Array], indices: Int[np.ndarray, "..."]) -> Array:
-        """The entries at indices that count through all the arrays.
+        """The entries at given indices into the concatenation of the arrays.
 
-        What is taken from entries that were taken is taken from where they come from.
+        A "take" of the result of another "take" is written as one "take" of the original arrays.
         """
         sources, places, begin = [], [], 0
         for array in arrays:
@@ -153,18 +158,18 @@ class Writer:
         return self.taken([array], np.arange(array.size).reshape(shape))
 
     def chosen(self, which: np.ndarray, first: Array, second: Array) -> Array:
-        """The entries of one array where a condition that is known is met, and of another elsewhere."""
+        """The entries of ``first`` where a known condition is true, and of ``second`` elsewhere."""
         places = np.arange(first.size).reshape(first.shape)
         return self.taken([first, second], np.where(which, places, places + first.size))
 
     def spread(self, array: Array, shape: tuple[int, ...]) -> Array:
-        """An array in the shape that it is broadcast to."""
+        """An array broadcast to a shape."""
         if array.shape == shape:
             return array
         return self.taken([array], np.broadcast_to(np.arange(array.size).reshape(array.shape), shape))
 
     def binary(self, name: str, x: Array, y: Array) -> Array:
-        """An operation on the entries of two arrays, of which one may be a number."""
+        """An operation on the entries of two arrays, one of which may be a scalar."""
         shape = np.broadcast_shapes(x.shape, y.shape)
         x, y = self.spread(x, shape), self.spread(y, shape)
         known = None
@@ -174,7 +179,7 @@ class Writer:
         return self.write(name, [x, y], None, shape, known)
 
     def selected(self, which: Array, yes: Array, no: Array) -> Array:
-        """The entries of one array where a condition is 1, and of another where it is 0."""
+        """The entries of ``yes`` where a computed condition is 1, and of ``no`` where it is 0."""
         shape = np.broadcast_shapes(which.shape, yes.shape, no.shape)
         nothing = self.array(np.full(shape, np.nan))  # an infinite number that is not chosen does no harm
         yes, no = (nothing if one.place == NOWHERE else self.spread(one, shape) for one in (yes, no))
@@ -242,6 +247,6 @@ UNARY = {
 
 
 def exactly(x: arb) -> str:
-    """An exact number as the checker reads it."""
+    """An exact number as text in the format of the checker."""
     mantissa, exponent = x.man_exp()
     return f"{int(mantissa)}p{int(exponent)}"

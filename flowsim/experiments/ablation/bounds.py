@@ -1,8 +1,8 @@
 """Bounds of a claim's spaces that are widened: problems beyond one end of one axis, at which the statement may fail.
 
-A bound of a seed, of a rank, which is at most the dimension, and of a list means nothing. Numbers go ten times beyond
-a bound, or as far again as the axis is long if it holds zero or negative ones. Sizes of arrays, which decide what a
-problem costs, go a quarter beyond, at least by one.
+Bounds of seeds, of lists and of ranks, which are at most the dimension, are not tested. Numbers are drawn up to ten
+times beyond a bound, or up to the length of the axis beyond it if the axis has zero or negative numbers. Sizes of
+arrays, which decide the cost of a problem, are drawn up to a quarter beyond, and at least one beyond.
 """
 
 import functools
@@ -37,8 +37,8 @@ class Bound(NamedTuple):
     - axis: its name.
     - upper: whether it is the upper end.
     - at: the end.
-    - reach: how far beyond it problems are drawn.
-    - sizes: whether the axis changes the shape of an array.
+    - reach: the farthest value beyond it at which problems are drawn.
+    - sizes: whether the axis changes the shapes of arrays.
     - places: the numbers of the claim's spaces with this end.
     """
 
@@ -56,7 +56,9 @@ class Bound(NamedTuple):
         return value > self.at if self.upper else value < self.at
 
     def factor(self, value: Any) -> float:
-        """How far a value, or its farthest entry, is beyond: a factor, or 1 plus its part of the way to the reach."""
+        """How far a value, or its farthest entry, is beyond the bound: as a factor or, on an axis with zero or negative
+        numbers, 1 plus the fraction of the distance to the reach.
+        """
         if isinstance(value, Sequence):
             return max(map(self.factor, value))
         if not self.is_beyond(value):
@@ -66,7 +68,7 @@ class Bound(NamedTuple):
         return 1 + abs(value - self.at) / abs(self.reach - self.at)
 
     def moved(self, value: Any, part: float) -> Any:
-        """A value with what is beyond the bound at a part of its distance from it."""
+        """A value whose distance beyond the bound is reduced to a fraction ``part`` of what it was."""
         if isinstance(value, Sequence):
             return [self.moved(one, part) for one in value]
         if not self.is_beyond(value):
@@ -76,7 +78,7 @@ class Bound(NamedTuple):
 
 
 def bounds_of(spaces: Sequence[Space]) -> list[Bound]:
-    """The bounds of spaces that mean something, those of sizes last."""
+    """The bounds of spaces that are tested, those of sizes last."""
     found: dict[tuple[str, bool, int | float, int | float, bool], list[int]] = {}
     for place, space in enumerate(spaces):
         for name, axis in space.axes.items():
@@ -111,7 +113,7 @@ class Outlook:
     **Arguments:**
 
     - claim: the claim.
-    - screen: looks beyond the hypotheses.
+    - screen: the margins of the claim, also where hypotheses are not met.
     - first: the number of the claim's first space in it.
     - bound: the bound.
     - seed: the seed of the draws.
@@ -130,8 +132,8 @@ class Outlook:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the statement seems to fail, enough problems were tried, or several batches had none that meets the
-        hypotheses.
+        """Whether the statement seems to fail, enough problems were tried, or several batches had no problem that meets
+        the hypotheses.
         """
         met = [margin for _, margin in self._looked if not margin.unmet]
         fails = any(margin.clear for margin in met)
@@ -158,7 +160,7 @@ class Outlook:
             self._why = f"there is no such problem ({refused[0]})"
 
     def row(self, clock: Clock) -> Widened:
-        """What is known of the statement beyond the bound, with the nearest failure that the time allows."""
+        """The results beyond the bound, with the failure nearest to the bound that the time allows to find."""
         bound = self._bound
         beyond = functools.partial(Widened, bound.axis, bound.upper, bound.at, bound.reach)
         met = [(point, margin) for point, margin in self._looked if not margin.unmet]

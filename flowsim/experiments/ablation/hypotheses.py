@@ -35,7 +35,7 @@ def looked(screen: Screen, turns: Sequence[Sequence[int]], seed: int, clock: Clo
 
     **Arguments:**
 
-    - screen: looks beyond the hypotheses.
+    - screen: the margins of the claim, also where hypotheses are not met.
     - turns: sets of numbers of its spaces, from which batches are drawn in turn.
     - seed: the seed of the draws.
     - clock: the time.
@@ -57,8 +57,8 @@ def looked(screen: Screen, turns: Sequence[Sequence[int]], seed: int, clock: Clo
 
 
 def together(names: Sequence[str], seen: Seen, needed: Names) -> list[Names]:
-    """The sets of hypotheses to drop together: each pair of those that were not found needed; then, of a hypothesis
-    that is unmet neither alone nor in a pair, the smallest set with which it most often is.
+    """The sets of hypotheses to drop together: each pair of those that were not found needed; then, for a hypothesis
+    that is never unmet alone or in a pair, the smallest set together with which it is most often unmet.
     """
     rest = [name for name in names if name not in needed]
     pairs = [frozenset(pair) for pair in itertools.combinations(rest, 2)]
@@ -111,7 +111,7 @@ def _without(claim: Claim, spaces: Sequence[Space], group: Names, clock: Clock) 
 
 
 def opposite(conditions: Callable[..., list[Hypothesis]], group: Names) -> Callable[..., list[Hypothesis]]:
-    """The conditions with the opposite of each of the group."""
+    """The conditions, with each hypothesis of the group replaced by its negation."""
 
     def found(loss: AbstractPopulationLoss, start: PyTree) -> list[Hypothesis]:
         return [_not(one) if one.name in group else one for one in conditions(loss, start)]

@@ -1,4 +1,4 @@
-"""What is known of the hypotheses of a claim, and of the bounds of its spaces."""
+"""The results of an ablation: a row for each hypothesis of a claim and for each bound of its spaces."""
 
 import abc
 import dataclasses
@@ -19,11 +19,12 @@ _LATE = "the time ended before any of them was judged: give it more"
 
 
 class AbstractRow(abc.ABC):
-    """What problems show that miss a hypothesis, or are beyond a bound.
+    """The results for problems that miss a hypothesis, or are beyond a bound.
 
     **Fields:**
 
-    - misses: of each problem the factor by which it misses them or is beyond, and whether the statement fails.
+    - misses: for each problem the factor by which it misses the hypotheses or exceeds the bound, and whether the
+      statement fails there.
     """
 
     misses: tuple[tuple[float, bool], ...]
@@ -35,24 +36,24 @@ class AbstractRow(abc.ABC):
 
     @property
     def problems(self) -> int:
-        """How many problems there were: they meet all hypotheses but those of the row."""
+        """The number of problems. They meet all hypotheses but those of the row."""
         return len(self.misses)
 
     @property
     def fails(self) -> int:
-        """At how many of them the statement seems to fail."""
+        """The number of these problems at which the statement seems to fail."""
         return sum(failed for _, failed in self.misses)
 
 
 @dataclasses.dataclass(frozen=True)
 class Ablated(AbstractRow):
-    """What is known of one hypothesis, or of several that are dropped together.
+    """The results for one hypothesis, or for several that are dropped together.
 
     **Fields:**
 
     - names: the conditions.
     - counterexample: a problem that meets none of them, but all others, at which the statement is violated.
-    - misses: of each problem the factor by which it misses them, and whether the statement fails.
+    - misses: for each problem the factor by which it misses them, and whether the statement fails there.
     - least: the least margin of all of them.
     - late: whether the time ended before any failure was judged.
     - small: whether the time sufficed to simplify the counterexample.
@@ -77,8 +78,8 @@ class Ablated(AbstractRow):
 
     @property
     def verdict(self) -> str:
-        """ "needed" (of several: one of them is), "not found needed", "not judged" where the time ended before, or
-        "never unmet alone" where no problem could tell.
+        """The result: "needed" (for several hypotheses: one of them is), "not found needed", "not judged" if the time
+        ended before, or "never unmet alone" if no problem misses just these.
         """
         if self.counterexample is not None:
             return "needed"
@@ -111,7 +112,7 @@ class Ablated(AbstractRow):
 
 @dataclasses.dataclass(frozen=True)
 class Widened(AbstractRow):
-    """What is known of the statement beyond one end of an axis of the claim's spaces.
+    """The results beyond one end of an axis of the claim's spaces.
 
     **Fields:**
 
@@ -121,13 +122,13 @@ class Widened(AbstractRow):
     - reach: the farthest value that was allowed.
     - counterexample: a problem beyond it that meets all hypotheses, at which the statement is violated. Its values of
       the other axes are in the space.
-    - stands: the nearest value of the axis for which the statement was not seen to fail, with the same values of the
-      others; None if it was not looked for, or if the statement fails at the bound, too.
+    - stands: the value of the axis nearest to the counterexample at which no failure was found, with the same values of
+      the other axes; None if it was not searched, or if the statement also fails at the bound.
     - inside: whether the counterexample is at the bound itself, hence in the space.
-    - misses: of each problem how far beyond the bound it is, as a factor, and whether the statement fails.
+    - misses: for each problem how far beyond the bound it is, as a factor, and whether the statement fails there.
     - least: the least margin of all of them.
     - late: whether the time ended before any failure was judged.
-    - why: why no problem beyond the bound could be tried, empty if some were.
+    - why: the reason why no problem beyond the bound could be tried; empty if some were tried.
     """
 
     axis: str
@@ -149,8 +150,8 @@ class Widened(AbstractRow):
 
     @property
     def verdict(self) -> str:
-        """ "fails beyond it", "fails at it", "stands beyond it" as far as was seen, "not judged" where the time ended
-        before, or "not tried".
+        """The result: "fails beyond it", "fails at it", "stands beyond it" if no failure was found, "not judged" if the
+        time ended before, or "not tried".
         """
         if self.counterexample is not None:
             return "fails at it" if self.inside else "fails beyond it"
@@ -190,14 +191,14 @@ def _document(found: Counterexample | None) -> Document | None:
 
 @dataclasses.dataclass(frozen=True)
 class Ablation:
-    """What a claim needs.
+    """Which hypotheses and bounds of its spaces a claim needs.
 
     **Fields:**
 
     - claim: the claim.
     - hypotheses: a row for each hypothesis.
-    - together: a row for each pair of hypotheses of which neither was found needed, then one for each larger set that
-      is unmet together where one of them is unmet neither alone nor in a pair.
+    - together: a row for each pair of hypotheses neither of which was found needed, then one for each larger set with a
+      hypothesis that is never unmet alone or in a pair.
     - bounds: a row for each bound of the claim's spaces.
     - problems: the number of problems tried.
     - seconds: the time spent.
@@ -212,7 +213,7 @@ class Ablation:
 
     @property
     def lines(self) -> list[str]:
-        """The table, a line for each row. Rows of which nothing is known, as no problem was tried, share a line."""
+        """The table, a line for each row. All rows without a problem share a line."""
         return [line for _, lines in self._sections() for line in lines]
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
 """The search for what a claim needs: its hypotheses, one and several at a time, and the bounds of its spaces.
 
-Besides the claim's own spaces, those of its paper's other claims about the same models are searched, and starts in
-which one array of weights is multiplied, negated, made less symmetric or moved; for pairs, starts that are changed so
-twice.
+The spaces of the claim are searched, and those of its paper's other claims about the same models. Starts are also
+changed: one array of weights is multiplied, negated, made less symmetric or displaced. For pairs of hypotheses, starts
+are changed twice.
 """
 
 import math
@@ -36,8 +36,9 @@ def ablate(
     out: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> Ablation:
-    """Search, for each hypothesis of a claim, for a problem that meets all others and violates the statement; the same
-    for each pair of which neither was found needed; and for each bound of its spaces for a problem beyond it.
+    """Search for the hypotheses and the bounds of its spaces that a claim needs. For each hypothesis, a problem is
+    searched that violates the statement and meets all other hypotheses; likewise for each pair of hypotheses neither of
+    which was found needed. For each bound, a problem beyond it is searched that violates the statement.
 
     **Arguments:**
 

@@ -29,7 +29,7 @@ _SIZE = 2  # dimensions, layers, heads of problems with a changed start
 def changed(space: Space, place: int, times: int) -> Space:
     """A space of problems of one small shape with one array of the start changed, or all of them.
 
-    **Arguments:** times: how many changes follow each other.
+    **Arguments:** times: the number of successive changes.
     """
     example = Sampler(space, place, 0).draw(0, 1)[0].values
     axes = {

@@ -66,7 +66,7 @@ def judge_all(
     """Verdicts of claims on their problems, in the order of the claims. Claims on the same problem share its flow.
 
     A verdict depends neither on the process that computes it nor on the selection of claims: all claims of a paper
-    along one flow are compared together, and so are judged again together.
+    along one flow are compared together, so they are also judged again together.
 
     **Arguments:**
 
@@ -162,7 +162,7 @@ def entry_of(claim: Claim, name: str, spec: AbstractSpec, kept: Kept) -> Entry:
 
 
 def judge_by_name(problem: str, names: Sequence[tuple[str, str]], own: str | None) -> list[Document]:
-    """As `judge_problem`, for another process.
+    """As `judge_problem`, with arguments that can be sent to another process.
 
     **Arguments:**
 

@@ -19,14 +19,14 @@ from flowsim.problem import AbstractSpec
 class Kept:
     """A folder of finished verdicts.
 
-    **Arguments:** folder, or None to keep nothing; fresh: ignore the verdicts that are there.
+    **Arguments:** folder: the folder, or None to keep nothing; fresh: ignore existing verdicts.
     """
 
     def __init__(self, folder: pathlib.Path | None, *, fresh: bool = False):
         self.folder, self._fresh = folder, fresh
 
     def key_of(self, claim: Claim, together: Iterable[Claim], spec: AbstractSpec) -> str:
-        """A digest of all that a verdict depends on. Empty if nothing is kept.
+        """A digest of everything that a verdict depends on; empty if nothing is kept.
 
         This includes the problem, the claim with its modules, the claims that are compared with it, flowsim, the
         versions of its dependencies, and the kind of device.
@@ -70,5 +70,5 @@ class Kept:
 
 
 def as_document(value: object) -> Document:
-    """A verdict, or another result, in the form of JSON; numbers that are not finite stay as they are."""
+    """A verdict, or another result, as a JSON document, except that non-finite numbers are kept."""
     return json.loads(json.dumps(msgspec.to_builtins(value, enc_hook=float)))

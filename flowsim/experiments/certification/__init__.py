@@ -1,4 +1,4 @@
-"""Certificates of claims: what is tried and for how long, and the folder of a run in which they are kept."""
+"""Certificates of claims: which attempts are made and for how long, and the folder in which a run keeps them."""
 
 from flowsim.experiments.certification.attempts import certification as certification
 from flowsim.experiments.certification.attempts import certified as certified

@@ -1,4 +1,4 @@
-"""What is tried to certify a verdict: first what was measured, then its opposite."""
+"""Attempts to certify a verdict: first the verdict itself, then its opposite."""
 
 import dataclasses
 import math

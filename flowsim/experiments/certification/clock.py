@@ -1,4 +1,4 @@
-"""A limit on the time of Python code that does not look at the clock itself."""
+"""A time limit for Python code that does not check the time itself."""
 
 import contextlib
 import signal
@@ -18,10 +18,10 @@ class TimeUpError(Exception):
 def within(seconds: float) -> Iterator[None]:
     """A context that ends after some seconds with `TimeUpError`.
 
-    JAX is not interrupted, since it may be in the middle of something: the context then ends after it. There is no
-    limit on systems without timers, and outside of the main thread.
+    JAX is not interrupted, since this could leave it in a broken state; the context then ends after its call. There is
+    no limit on systems without timers, and outside the main thread.
 
-    **Arguments:** seconds: none if not positive.
+    **Arguments:** seconds: the limit; there is no limit if it is not positive.
     """
     if seconds <= 0:
         raise TimeUpError

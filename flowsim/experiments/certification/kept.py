@@ -1,4 +1,4 @@
-"""A folder of certificates, each in a file, and of what was tried without one."""
+"""A folder of certificates, one file each, and a record of the attempts that found none."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ class ContradictionError(ArithmeticError):
 
 
 def refuse_contradicted(verdict: Verdict, path: pathlib.Path) -> None:
-    """Refuse a verdict of which a certificate, which a file has, shows the opposite."""
+    """Raise `ContradictionError` if a certificate, in the file ``path``, shows the opposite of a verdict."""
     if verdict.contradicted:
         raise ContradictionError(
             f"{verdict.id} [{verdict.form}]: the measured verdict is {verdict.verdict}, and {path} shows that it is "
@@ -41,13 +41,13 @@ def refuse_contradicted(verdict: Verdict, path: pathlib.Path) -> None:
 class Certificates:
     """A folder of certificates, ID.json for a printed claim and ID-corrected.json for a corrected one.
 
-    What was found is kept, and it is not tried again on the same problem.
+    Results are kept, and are not tried again on the same problem.
 
     **Arguments:**
 
-    - folder: which is made with the first certificate.
-    - seconds: the time for each claim.
-    - fresh: whether to try again what was tried.
+    - folder: the folder, created with the first certificate.
+    - seconds: the time limit for each claim.
+    - fresh: whether to repeat earlier attempts.
     """
 
     def __init__(self, folder: str | os.PathLike, seconds: float = SECONDS, *, fresh: bool = False):
@@ -60,9 +60,9 @@ class Certificates:
     def certified(
         self, claim: Claim, verdict: Verdict, evidence: Evidence | DescentEvidence, spec: AbstractSpec
     ) -> Verdict:
-        """A verdict with what a certificate shows of it.
+        """A verdict with the result of its certificate.
 
-        **Raises:** `ContradictionError` if that is the opposite of the verdict.
+        **Raises:** `ContradictionError` if the certificate shows the opposite of the verdict.
         """
         key = f"{self._kept.key_of(claim, (), spec)} {verdict.verdict} {verdict.where}"
         path = self.folder / certificate_name(claim)
@@ -77,7 +77,9 @@ class Certificates:
     def tried(
         self, claim: Claim, verdict: Verdict, evidence: Evidence | DescentEvidence, spec: AbstractSpec
     ) -> Document:
-        """What a certificate shows of a verdict, or why there is none; the certificate becomes a file."""
+        """The result of a certificate for a verdict, or the reason why there is none. The certificate is written to a
+        file.
+        """
         path = self.folder / certificate_name(claim)
         how = {"seconds": self.seconds, "problem": spec.to_toml()}
         shown, certificate = certified(claim, verdict, evidence, lambda: self._followed(evidence), **how)

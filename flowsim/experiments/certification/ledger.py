@@ -1,4 +1,4 @@
-"""Certificates for an audit: what is violated is to be refuted, and what holds to be proved."""
+"""Certificates for an audit: violated claims are to be refuted, and claims that hold are to be proved."""
 
 import dataclasses
 import functools
@@ -26,20 +26,19 @@ _Entries = list[Entry]
 def with_certificates(
     entries: Iterable[Entry], record: Record, kept: Kept, certificates: Certificates | None = None
 ) -> _Entries:
-    """The entries of an audit, with what certificates show of their claims, or why there is none.
+    """The entries of an audit, with the results of certificates for their claims, or the reasons why there are none.
 
-    A printed claim that is violated is to be refuted: on its smallest counterexample, if there is a file of it, which
-    becomes an entry, and then on the problems on which it is violated, until there is a certificate. A claim that holds
-    on all of its problems is to be proved on one of them. No further problem is tried when the time of a claim is over.
-    What is recorded is not tried again, as long as what the claim says, the problem and the versions of the checkers
-    are the same.
+    For a printed claim that is violated, a refutation is tried on its smallest counterexample, if there is a file of
+    it, which becomes an entry, and then on the problems on which it is violated, until there is a certificate. For a
+    claim that holds on all of its problems, a proof on one of them is tried. Each claim has a time limit. Recorded
+    results are used again as long as the statement, the problem and the versions of the checkers are the same.
 
     **Arguments:**
 
     - entries: in the order of their claims.
-    - record: what was tried, and what comes of it.
+    - record: the record of earlier results, to which new ones are added.
     - kept: finished verdicts.
-    - certificates: where certificates are written. Without it nothing is tried.
+    - certificates: the folder of certificates. Without it no certificate is tried.
 
     **Raises:** `ContradictionError`
     """

@@ -1,4 +1,4 @@
-"""What certificates show of the claims of an audit: a file for each paper, with a row for each claim."""
+"""The record of certificates for the claims of an audit: a file for each paper, with a row for each claim."""
 
 import hashlib
 import json
@@ -24,9 +24,9 @@ def counterexample_of(claim: Claim) -> pathlib.Path | None:
 
 
 def key_of(claim: Claim, spec: AbstractSpec) -> str:
-    """A digest of what a certificate is of: what the claim says, the problem, and the versions of the checkers.
+    """A digest of what a certificate proves: the statement, the problem, and the versions of the checkers.
 
-    The code that finds certificates does not count: a proof remains one however it was found.
+    The code that finds certificates is not included, since a proof stays valid however it was found.
     """
     parts = (claim.id, claim.form, statement_digest(claim), spec.to_toml(), VERSIONS)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -35,7 +35,7 @@ def key_of(claim: Claim, spec: AbstractSpec) -> str:
 class Record:
     """A folder of rows of claims, PAPER.json.
 
-    **Arguments:** folder, which is made with the first row; fresh: ignore the rows that are there.
+    **Arguments:** folder: the folder, created with the first row; fresh: ignore existing rows.
     """
 
     def __init__(self, folder: pathlib.Path, *, fresh: bool = False):

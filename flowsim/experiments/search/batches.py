@@ -18,7 +18,7 @@ Seen = list[tuple[Point, Margin]]
 
 
 class BatchUnit(NamedTuple):
-    """A batch of points of one space, and what is known when it is drawn.
+    """A batch of points of one space, and the results that are known when it is drawn.
 
     **Fields:**
 
@@ -46,7 +46,7 @@ class BatchResult(NamedTuple):
     **Fields:**
 
     - seen, below: the margins at its points and at those of a descent.
-    - doubts: descriptions of the verdicts on points whose margin fails but which are not violated, with their margins.
+    - doubts: for points with a failing margin whose verdict is not "violated", the verdict in words and the margin.
     - unjudged: how many points with a failing margin were not judged in time.
     - place: the point of a counterexample, or None.
     - small: whether the time sufficed to simplify it fully.
@@ -96,7 +96,7 @@ def look(screen: Screen, unit: BatchUnit, clock: Clock) -> BatchResult:
 
 
 def look_on_worker_for_place(screen: Screen, unit: BatchUnit, clock: Clock) -> BatchResult:
-    """As `look`, without the counterexample, which the main process confirms again."""
+    """As `look`, without the counterexample: the main process confirms it again at its point."""
     return look(screen, unit, clock)._replace(found=None)
 
 

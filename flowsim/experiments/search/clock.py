@@ -15,7 +15,7 @@ _LONGEST = 20.0  # seconds for a flow that is integrated alone
 
 
 class Clock:
-    """The seconds that a search has spent, also in earlier runs, and those that it may spend. A progress bar shows
+    """The time that a search has spent, including earlier runs, and the time that it may spend. A progress bar shows
     both.
 
     A search checks it before each unit of work: a batch of one compiled program, a flow, a step of a descent, the

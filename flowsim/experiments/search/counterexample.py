@@ -85,7 +85,7 @@ class Counterexample:
 
     @property
     def where(self) -> str:
-        """The values that distinguish the problem from others of its space, in one line."""
+        """The values that distinguish the problem from the others in its space, in one line."""
         return ", ".join(f"{name} = {toml.write_value(value)}" for name, value in self.values.items())
 
     def save(self, folder: str | os.PathLike) -> None:
@@ -209,11 +209,10 @@ def _worst_sides(claim: Claim, evidence: Evidence) -> tuple[float, float]:
 
 
 def shrunk(screen: Screen, point: Point, clock: Clock, spare: float) -> tuple[Point, bool]:
-    """The point with shapes as small, lengths as short and numbers as round as possible such that the claim still fails
-    clearly, and whether the time sufficed.
+    """The point, simplified so that the claim still fails clearly, and whether the time sufficed.
 
-    One axis after the other takes the first value, simplest first, at which the margin stays below a thousandth of the
-    bound or of its former value.
+    Shapes become as small, lengths as short and numbers as round as possible. One axis after the other takes the first
+    value, simplest first, at which the margin stays below a thousandth of the bound or of its former value.
 
     **Arguments:**
 

@@ -18,7 +18,8 @@ class Edge(NamedTuple):
     **Fields:**
 
     - holds: the largest step size that was tried for which it holds.
-    - violated: the smallest for which it is violated. Those between are closer than was asked, or unresolved.
+    - violated: the smallest for which it is violated. Step sizes between the two are unresolved, or closer to them than
+      ``rtol``.
     """
 
     holds: float
@@ -36,17 +37,17 @@ def edge(
     rtol: float = 1e-6,
     **how: Any,
 ) -> Edge:
-    """The step size at which a statement about gradient descent ceases to hold over so many steps.
+    """The step size at which a statement about gradient descent ceases to hold.
 
-    Every step size that is tried is judged. A statement that holds up to one step size and fails beyond it is assumed.
+    Every step size that is tried is judged. The statement is assumed to hold up to one step size and to fail beyond it.
 
     **Arguments:**
 
     - claim: a statement that takes the ``descent``.
     - loss, model: as for `gradient_descent`.
     - low, high: a step size for which it holds, and a larger one for which it is violated.
-    - steps: how many steps are made.
-    - rtol: how closely the edge is found, relative to it.
+    - steps: the number of steps of each descent.
+    - rtol: the relative accuracy of the edge.
     - how: further arguments of `gradient_descent`.
 
     **Raises:** `ValueError` on bad arguments, or on other verdicts at ``low`` and ``high``.

@@ -156,8 +156,8 @@ def refute(
 
 
 def refuse_excluded(claim: Claim, excluded: Counter[str], problems: int) -> NoReturn:
-    """Refuse a space in which no problem meets the hypotheses, naming the one that excludes all, or those that together
-    do.
+    """Refuse a space in which no problem meets the hypotheses. The message names the hypothesis, or the hypotheses,
+    that exclude all problems.
 
     **Arguments:**
 

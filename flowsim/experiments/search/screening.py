@@ -44,7 +44,7 @@ class Margin(NamedTuple):
 
     - margin: the least signed slack over the size of the bound. Infinite if nothing is promised, NaN if it could not be
       computed, or if a hypothesis is not met and the screen does not look beyond.
-    - factor: by how much the bound can be multiplied so that the statement still holds.
+    - factor: the factor by which the bound can be multiplied so that the statement still holds.
     - clear: whether the statement fails by more than the errors.
     - unmet: the hypotheses that are not met.
     - distance: how far these are from being met.
@@ -84,8 +84,8 @@ class Screen:
         return [margin for _, margin in self.look(points)]
 
     def look(self, points: Sequence[Point], clock: Clock | None = None) -> list[tuple[Point, Margin]]:
-        """The points with their margins, in order. If the time is over, only those evaluated by then, and at least
-        one.
+        """The points with their margins, in order. If the time runs out, only the points evaluated by then, but at
+        least one.
         """
         found: dict[int, Margin] = {}
         groups: dict[Hashable, list[int]] = {}
@@ -247,7 +247,8 @@ def _slopes(margin: Callable[..., Scalar], free: PyTree, numbers: PyTree) -> tup
 def built(
     space: Space, values: Values, longest: float | None = None
 ) -> tuple[AbstractPopulationLoss, PyTree, Callable[[bool], Trajectory]]:
-    """Loss and start at a point of a space, and a function that integrates its flow, roughly or as for a verdict.
+    """The loss and the start at a point of a space, and a function that integrates the flow, either roughly or as for a
+    verdict.
 
     **Arguments:**
 
@@ -281,7 +282,7 @@ def _roughly(problem: Problem, longest: float | None) -> Problem:
 
 
 def with_numbers(spec: AbstractSpec, numbers: Values) -> AbstractSpec:
-    """A checked problem with other numbers in some of its fields, which may be traced."""
+    """A checked problem with other numbers in some of its fields. The numbers may be traced."""
 
     def replaced(table: Any, path: Sequence[str], value: Any) -> Any:
         inner = replaced(getattr(table, path[0]), path[1:], value) if path[1:] else value

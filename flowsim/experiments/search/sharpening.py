@@ -43,7 +43,7 @@ _MIDDLE = 3  # dimensions, loops, layers, heads, if they are not the parameter
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """The best factor as a function of one parameter: the least over all others, at some of its values."""
+    """The best factor as a function of one parameter: at some of its values, the least factor over all others."""
 
     name: str
     values: tuple[float, ...]
@@ -68,8 +68,8 @@ class Sharpening:
     **Fields:**
 
     - claim: the claim.
-    - factor: by how much the bound can be multiplied (an upper bound divided) so that the statement holds at every
-      problem that was tried. Below 1 it fails at one of them.
+    - factor: the largest factor by which a lower bound can be multiplied, or an upper bound divided, so that the
+      statement holds at every problem that was tried. If it is below 1, the statement fails at one of them.
     - values, problem, verdict: of the problem that attains it.
     - growth: by parameter.
     - problems: how many were tried that meet the hypotheses.
@@ -190,7 +190,7 @@ def _equates(claim: Claim, space: Space, seed: int) -> bool:
 
 
 class FamilyUnit(NamedTuple):
-    """A batch of points of one space, and what is known when it is drawn.
+    """A batch of points of one space, and the results that are known when it is drawn.
 
     **Fields:**
 

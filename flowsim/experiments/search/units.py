@@ -29,7 +29,8 @@ _SCREENS: dict[str, Screen] = {}
 def known_by(number: int) -> int:
     """The number of units whose results are known when the unit with this number is drawn: half of those before it.
 
-    Hence a search draws the same units for any number of workers, and as many workers as finished units can be busy.
+    Hence a search draws the same units for any number of workers, and there can be as many busy workers as finished
+    units.
     """
     return number // 2
 
@@ -81,7 +82,7 @@ class SpacePlace:
         return SpacePlace(claim.id, claim.form, place, sha256, tuple(over.items()), longest)
 
     def screen(self) -> Screen:
-        """The screen for it in this process, with all that it has compiled."""
+        """The screen for the claim in this process, with all programs that it has compiled."""
         key = repr(self)
         if key not in _SCREENS:
             _SCREENS.clear()
@@ -107,7 +108,7 @@ def results_of(
 ) -> Iterator[tuple[Unit, Found]]:
     """Each unit with its result, at least one. The caller must process a result before it asks for the next.
 
-    When the time is over, only results that workers have finished by then follow.
+    After the time is over, only results that workers have finished by then are yielded.
 
     **Arguments:**
 

@@ -78,8 +78,8 @@ def rounded_up(d: int) -> int:
 
 
 def slowest_rate(problem: Problem) -> float:
-    """The approximate rate at which a flow with an arrowhead ends, rounded so that it orders cells equally on every
-    machine.
+    """The approximate rate of convergence at the end of a flow with an arrowhead, rounded so that it orders cells
+    equally on every machine.
     """
     arrowhead = problem.loss.arrowhead(problem.start)
     assert arrowhead is not None

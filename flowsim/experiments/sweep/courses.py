@@ -28,9 +28,10 @@ COURSE = {
 def courses(runs: Trajectory) -> MapRecord:
     """The columns of a map about the course of flows.
 
-    curve_t, curve_value: rows of each flow, NaN after its last; curve_is_excess: whether the values are the excess, as
-    they are where it is known, or else the loss; curve_modes: what the model learns, NaN after the last mode;
-    curve_names: the name, the kind and the number of the modes of each matrix, and how many it has, in JSON.
+    - curve_t, curve_value: rows of each flow, NaN after its last one.
+    - curve_is_excess: whether the values are the excess, or else, if it is unknown, the loss.
+    - curve_modes: the values that the model learns, NaN after the last one.
+    - curve_names: for each matrix its name, the kind and the number of its modes, as JSON.
 
     **Arguments:** runs: the flows, with lanes on the first axis.
     """

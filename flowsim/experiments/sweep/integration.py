@@ -1,4 +1,4 @@
-"""The cells of a sweep: which are integrated together, and the record of each."""
+"""The cells of a sweep: which of them are integrated together, and the record of each."""
 
 import dataclasses
 import enum
@@ -157,7 +157,7 @@ def run(
 
 
 def run_by_text(batch: CellBatch, problems: Sequence[str], asked: Asked) -> MapRecord:
-    """As `run` for one batch in another process.
+    """As `run` for one batch, with arguments that can be sent to another process.
 
     **Arguments:**
 

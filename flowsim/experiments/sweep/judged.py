@@ -45,7 +45,7 @@ class Judged:
         return isinstance(other, Judged) and self._key == other._key
 
     def parts(self) -> "list[Judged]":
-        """Each name alone."""
+        """A `Judged` for each name alone."""
         return [Judged({name: of_name}) for name, of_name in self.claims.items()]
 
 
@@ -69,7 +69,7 @@ class Left(NamedTuple):
 
     - margin: NaN if the claim promises nothing.
     - t: the time of the least margin.
-    - counts: whether it can be compared with the margins of other claims.
+    - counts: whether the margin can be compared with those of other claims.
     - met: whether the hypotheses are met.
     - which: the number of the claim among those with one name; -1 if none covers the loss.
     """

@@ -37,7 +37,7 @@ class KeptBatches:
                 self._check(read_arrays(path), path)
 
     def missing(self) -> list[int]:
-        """The places of the batches that are not there."""
+        """The places of the batches that have no file yet."""
         return [place for place in range(len(self._batches)) if not self._path(place).exists()]
 
     def load(self, place: int) -> MapRecord | None:

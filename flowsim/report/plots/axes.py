@@ -1,4 +1,4 @@
-"""Axes whose ticks can be read: of time, of small ranges, and of whole numbers."""
+"""Axes with readable ticks: of time, of small ranges, and of whole numbers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _FLOW_TIME = r"flow time  $t$"
 
 
 def readable(figure: Figure) -> None:
-    """Make logarithmic axes linear that span so little that their ticks would all have the same label."""
+    """Make logarithmic axes linear if they span so little that all their ticks would have the same label."""
     for axes in figure.axes:
         for scale, limits, become in (
             (axes.get_xscale(), axes.get_xlim(), axes.set_xscale),
@@ -41,7 +41,9 @@ def few_ticks(axes: Axes, values: Sequence[float] | np.ndarray) -> None:
 
 
 def time_axis(axes: Axes, t: np.ndarray, scale: str = "log") -> Axes:
-    """Label the time axis. A logarithmic one has time 0 at its left end, or shows a late drop."""
+    """Label the time axis. A logarithmic axis has time 0 at its left end. For a flow with a late drop, times are
+    relative to the steepest point of the drop.
+    """
     if t[0] < 0:
         axes.set_xlabel(rf"flow time  $t - t_*$,  steepest at $t_*$ = {in_tex(-t[0])}")
         first, linear, share, ticks = t[0], max(t[-1], -t[-2]), 2.0, 5

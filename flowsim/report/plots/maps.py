@@ -81,7 +81,7 @@ def _further_times(found: Map) -> list[str]:
 
 
 def met(found: Map) -> np.ndarray:
-    """Where the hypotheses are met of all claims that promise something in some cell."""
+    """Whether, in each cell, the hypotheses of all claims are met that promise something in some cell."""
     return np.all([found[f"met_{name}"] for name in _margins(found)], axis=0) & np.ones(found.shape, dtype=bool)
 
 

@@ -60,8 +60,8 @@ def draw_growth(found: Sharpening, path: str | os.PathLike) -> None:
 
 
 def draw_ablation(found: Ablation, path: str | os.PathLike) -> None:
-    """Draw the problems without one hypothesis, without several, and beyond a bound of the space, a panel each: how far
-    they miss it, and whether the statement fails.
+    """Draw the tried problems, in one panel each without one hypothesis, without several, and beyond a bound of the
+    space: how far they miss it, and whether the statement fails.
     """
     with styled():
         panels = [

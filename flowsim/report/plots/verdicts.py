@@ -33,7 +33,7 @@ class Sides:
 
     - t: the times, or None for points.
     - value, bound: the sides, NaN where the statement promises nothing.
-    - slack: by how much it is satisfied, NaN likewise.
+    - slack: by how much the statement is satisfied, NaN likewise.
     - relation: "at most", "at least" or "equal to".
     """
 
@@ -45,7 +45,9 @@ class Sides:
 
 
 def sides_of(claim: Claim, evidence: Evidence | DescentEvidence) -> Sides:
-    """Both sides of a claim on the flow as it was asked for; of several entries, those with the least margin."""
+    """Both sides of a claim on the flow at its output times. If a row has several entries, those of the entry with the
+    least margin.
+    """
     if isinstance(evidence, DescentEvidence):
         both = compared(claim, evidence.stated, evidence.run)
         t = np.asarray(evidence.run.t)[: np.shape(both.slack)[0]]
@@ -118,8 +120,8 @@ def tightness(axes: Axes, verdicts: Iterable[Verdict]) -> Axes:
     """How tight each judged statement is, as a bar: the ratio of its two sides where its margin is least, 1 where its
     bound is attained.
 
-    What is violated is red and hatched, what is unresolved grey and dotted. Statements without a ratio, since the bound
-    is zero there, are left out.
+    Violated statements are red and hatched, unresolved ones grey and dotted. Statements without a ratio, since the
+    bound is zero there, are left out.
     """
     shown = [verdict for verdict in verdicts if verdict.verdict in _JUDGED and verdict.tightness is not None]
     shown.sort(key=lambda verdict: (_JUDGED.index(verdict.verdict), verdict.tightness))

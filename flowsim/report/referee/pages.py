@@ -40,12 +40,12 @@ class Section(NamedTuple):
 
 
 class AbstractPage(abc.ABC):
-    """What is known, as a page; its text is the lines for a review."""
+    """A page for a review. ``str(page)`` is a few lines to paste into a review."""
 
     @property
     @abc.abstractmethod
     def title(self) -> str:
-        """What the page is headed with, in LaTeX."""
+        """The title of the page, in LaTeX."""
 
     @property
     @abc.abstractmethod

@@ -45,8 +45,8 @@ class Statement:
 
     **Fields:**
 
-    - printed: those about its printed form.
-    - corrected: those about its corrected form, None if there is none.
+    - printed: the records about its printed form.
+    - corrected: the records about its corrected form, or None.
     """
 
     printed: Recorded
@@ -59,12 +59,12 @@ class Statement:
 
     @property
     def fault(self) -> Fault | None:
-        """What is wrong with it, None if it is not known to fail."""
+        """What is wrong with the statement; None if it is not known to fail."""
         return self.printed.fault
 
     @property
     def counts(self) -> Counts | None:
-        """How many of its problems have each verdict; None where the verdicts are not at hand."""
+        """How many of its problems have each verdict; None if the ledger with the verdicts is missing."""
         return self.printed.counts
 
     @property
@@ -86,7 +86,7 @@ class PaperReview(AbstractPage):
 
     - paper: the paper.
     - statements: its printed statements, in the order of the paper.
-    - rests_on: what the page rests on, in sentences.
+    - rests_on: the sources of the page, in sentences.
     """
 
     paper: Paper
@@ -95,7 +95,9 @@ class PaperReview(AbstractPage):
 
     @property
     def failing(self) -> list[Statement]:
-        """Those that fail as printed: the weightiest first, then those on which most rests."""
+        """The statements that fail as printed: the most serious first, then those on which most other statements
+        depend.
+        """
         order = list(_MANY)
         known = [(one, one.fault) for one in self.statements if one.fault is not None]
         known.sort(key=lambda pair: (order.index(pair[1].weight), pair[1].extraction, -len(pair[1].rests)))
@@ -103,7 +105,7 @@ class PaperReview(AbstractPage):
 
     @property
     def title(self) -> str:
-        """What the page is headed with."""
+        """The title of the page."""
         return escaped(f"{self.paper.id}: what flowsim {VERSION} has recorded")
 
     @property

@@ -1,4 +1,4 @@
-"""What the ledger, the certificates and the package record of each form of a paper's statements."""
+"""The records of the ledger, of the certificates and of the package about each form of a paper's statements."""
 
 import dataclasses
 import pathlib
@@ -24,9 +24,9 @@ class Recorded:
 
     - claim: the statement in this form.
     - fault: what is wrong with it; None if it is not known to fail, or is a corrected form.
-    - counts: how many of its problems have each verdict; None where the verdicts are not at hand.
-    - row: what a certificate shows of it, or why there is none; None where nothing that is still valid is recorded.
-    - outdated: whether a certificate was left out, as it is of another form of the statement or the problem.
+    - counts: how many of its problems have each verdict; None if the ledger with the verdicts is missing.
+    - row: the result of a certificate, or the reason why there is none; None if no valid record exists.
+    - outdated: whether a certificate was ignored, since the statement or the problem has changed.
     """
 
     claim: Claim
@@ -37,7 +37,7 @@ class Recorded:
 
     @property
     def certified(self) -> str | None:
-        """Proved, refuted, or None."""
+        """The result of a certificate, "proved" or "refuted"; None if no valid certificate shows either."""
         return None if self.row is None else self.row["certified"]
 
 

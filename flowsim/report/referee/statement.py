@@ -26,11 +26,11 @@ _RELATIONS = {"<=": r"$\le$", ">=": r"$\ge$", "<": "$<$", ">": "$>$", "=": "$=$"
 
 @dataclasses.dataclass(frozen=True)
 class Review(AbstractPage):
-    """What is known of a claim.
+    """All results about a claim.
 
     **Fields:**
 
-    - claims: its forms, the one that was asked for first.
+    - claims: its forms, first the form under review.
     - entries: the verdicts of all forms on their problems.
     - search: the search for a counterexample, None if there was none.
     - known: the file of a known counterexample, or None.
@@ -59,7 +59,7 @@ class Review(AbstractPage):
 
     @property
     def title(self) -> str:
-        """What the page is headed with."""
+        """The title of the page."""
         return escaped(f"{self.claim.source}: what flowsim {VERSION} finds")
 
     def sections(self) -> list[Section]:
@@ -91,8 +91,8 @@ def review(
 
     - claims: its forms; the first is what is searched.
     - out: a folder, which keeps the certificates and a counterexample.
-    - budget: seconds, beyond what the verdicts take.
-    - problems: a number of problems of each search, instead of its part of the budget.
+    - budget: the time in seconds for certificates and searches; verdicts take further time.
+    - problems: the number of problems of each search, instead of a time limit.
     - seed: the seed of the draws.
 
     **Raises:** `ContradictionError` if a certificate shows the opposite of a verdict.
