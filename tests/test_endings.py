@@ -95,7 +95,7 @@ def test_a_loss_that_is_no_polynomial_has_a_ball_without_fields():
 def test_what_is_true_until_a_time_and_false_later_is_not_proved():
     loss, start = quadratic(1.0), jnp.zeros(1)  # w = 1 - e^{-t}, which is .99 at t = 4.6
     assert check(flowsim.certify(below(0.99), loss, start, t1=4.0)) == "proved for all t from 0 to 4"
-    with pytest.raises(OpenError, match=r"nothing is shown of all t: the statement fails in the ball at the end"):
+    with pytest.raises(OpenError, match=r"no proof for all t was found: the statement fails in the ball at the end"):
         flowsim.certify(below(0.99), loss, start, t1=np.inf)
 
 

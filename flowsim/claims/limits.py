@@ -331,10 +331,10 @@ def extrapolated(values: np.ndarray, errors: np.ndarray) -> Interval | str:
     found = _limit(values[:end], errors[:end])
     before = found if end < values.size else _limit(values[:-1], errors[:-1])
     if found is None or before is None:
-        return "It does not settle: its differences do not shrink fast enough. Let the parameter go further."
+        return "It does not converge: its differences do not shrink fast enough. Extend the range of the parameter."
     later = slice(min(end, values.size - 1), None)
     if np.any(np.abs(values[later] - before.centre) > before.radius + errors[later]):
-        return "It does not settle: the last member is not where the others lead."
+        return "It does not converge: the last member is far from the value extrapolated from the others."
     return found
 
 

@@ -55,7 +55,7 @@ def refute(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: boo
     if known is not None and found.counterexample is None:
         lines.append(f"A counterexample is known: {known} (flowsim run shows it).")
     elif claim.note:
-        lines.append(f"What is known of it: {claim.note}")
+        lines.append(f"Note of the claim: {claim.note}")
     if out is not None and found.counterexample is not None:
         from flowsim.report.plots.search import draw_counterexample  # slow to import
 
@@ -128,7 +128,7 @@ def referee(
     if (paper := next((one for one in papers.PAPERS if one.id == identifier), None)) is not None:
         for name, given in {"PROBLEM.toml": problem, "--problems": problems, "--form": form != "printed"}.items():
             if given:
-                refuse(name, "left out with the name of a paper, of which nothing is judged anew", "it is given")
+                refuse(name, "left out with the name of a paper, whose records are not judged again", "it is given")
         return _written(review_of_paper(paper), out)
     chosen, seconds = claim_of(identifier, form), seconds_of("--budget", budget)
     others = [claim for claim in claims_of(identifier) if claim.id == chosen.id and claim.form != form]

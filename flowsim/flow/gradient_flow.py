@@ -43,7 +43,7 @@ from flowsim.flow.trajectory import Settings, Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss, prepared
 
-_HEADWAY = 0.1  # of the time, that a run has to make within so many steps
+_HEADWAY = 0.1  # of the time, that a run has to cover within this number of steps
 _MAX_STEPS = {"arrowhead": 20_000, "implicit": 20_000, "explicit": 2_000_000, "in-turns": 2_000_000}
 _SNAPSHOT_BYTES = 2**28
 _CHUNK_ENTRIES = {"arrowhead": 2**17, "implicit": 2**15, "explicit": 2**17}

@@ -102,7 +102,7 @@ def _own(group: Iterable[Entry]) -> list[Entry]:
 
 
 def _shown(group: Iterable[Entry]) -> str:
-    """What a certificate shows of a claim, and on which of its problems, or why there is none."""
+    """The result of a certificate for a claim and the name of its problem, or the reason why there is none."""
     verdicts = [(entry.name, entry.verdict) for entry in group]
     for name, verdict in verdicts:
         if verdict.certified:

@@ -215,7 +215,7 @@ def growing(run: Trajectory) -> str:
         return ""
     return (
         f"The weights seem to diverge: their norm grew from {norms[1]:.3g} to {norms[0]:.3g} in the last tenfold of "
-        "the time, and about as much before. The loss has a limit all the same: if its infimum is declared, take "
+        "the time, and about as much before. The loss still has a limit: if its infimum is declared, take "
         "flow.loss[-1:] with allowance=flow.excess[-1:]."
     )
 

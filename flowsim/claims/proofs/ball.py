@@ -20,7 +20,7 @@ _AGREES = 1e-9  # what a rational number may differ from one that was computed
 _DENOMINATOR = 64
 _LEAST = 1e-3  # of the largest curvature, which the least one must be
 _LESS = 1 - 2.0**-5  # times the curvature at the centre: that in the ball
-_WIDER = 1 + 2.0**-5  # times the rest of the way: the radius
+_WIDER = 1 + 2.0**-5  # times the remaining length: the radius
 _SMALLEST = 1e-4  # of the weights: a radius at which sides that touch may meet in the limit
 _LEAST_APART = 1e-12  # of the weights, by which the sides in the limit must fail
 
@@ -34,7 +34,7 @@ def with_the_end(certificate: Document, followed: FollowedFlow) -> Document:
     **Raises:** `OpenError` if no such ball is found.
     """
     if any(operation[::2] == ["input", "t"] for operation in certificate["sides"]["operations"]):
-        raise OpenError("its sides depend on the time, of which nothing is known in the ball at the end")
+        raise OpenError("its sides depend on the time, and are judged at all later times together")
     refutes = certificate["verdict"] == "refuted"
     with flint.ctx.workprec(PRECISION):
         statement = checker.Statement(certificate)

@@ -40,7 +40,7 @@ _REFUSED = checker.RefusedError, identities.RefusedError
 
 
 class _Velocity(AbstractDescent):
-    """Minus the gradient, of a flow of which nothing else is known."""
+    """Minus the gradient of a loss, without any bound on the rest of the flow."""
 
     loss: AbstractPopulationLoss
 
@@ -87,7 +87,7 @@ def certify(
 
     **Arguments:**
 
-    - claim: the claim.
+    - claim, loss, start: the claim and its problem.
     - t1: the last time of a claim along the flow, positive, or the time at which it fails. Infinity asks for all t.
       This can be shown for equalities of polynomials, and for inequalities whose sides stay apart in a ball that the
       flow does not leave. Equalities are always shown for all t.
@@ -145,7 +145,7 @@ def certify(
             return _of_the_end(certificate, followed)
         except (OpenError, *_REFUSED) as error:
             if t1 == math.inf:
-                raise OpenError(f"nothing is shown of all t: {error}") from error
+                raise OpenError(f"no proof for all t was found: {error}") from error
     if followed and t1 is not None:
         path = followed.until(t1 * (1 + 2.0**-20) if refutes else t1)
         times = {"until": decimals(np.asarray(t1))[0]}

@@ -8,9 +8,10 @@ fields v_j. With g = grad L the checker shows that
 2. Hess L + sum_j v_j v_j^T - m I is positive definite at all points of the ball |x - c| <= R;
 3. |x(T) - c| + |g(x(T))|/m < R.
 
-As g' = -(Hess L) g along the flow and <v_j, g> = 0, |g|' <= -m |g| in the ball, so that the rest of the way is at most
-|g(x(T))|/m and the flow never leaves the ball. The sides are then bounded at all of its points, whatever t is: what
-holds at all of them holds from T on, and what fails at all of them fails from T on and in the limit.
+As g' = -(Hess L) g along the flow and <v_j, g> = 0, |g|' <= -m |g| in the ball, so that the remaining length of the
+path is at most |g(x(T))|/m and the flow never leaves the ball. The sides are then bounded at all of its points,
+whatever t is: what holds at all of them holds from T on, and what fails at all of them fails from T on and in the
+limit.
 """
 
 import json

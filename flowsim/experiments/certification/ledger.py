@@ -49,7 +49,7 @@ def with_certificates(
 
 
 def _try(groups: list[_Entries], record: Record, kept: Kept, certificates: Certificates) -> None:
-    """Record what certificates show of claims of which there is no row."""
+    """Try certificates for the claims without a row, and record the results."""
     # Refutations come first. Claims on the same problem share its flow.
     groups.sort(key=lambda group: (not _violated(group), _candidates(group)[0].problem.to_toml()))
     evidence = functools.lru_cache(FLOWS)(_evidence)
