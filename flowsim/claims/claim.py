@@ -273,8 +273,8 @@ class Claim:
     - statement: plain text, or LaTeX with formulas in ``$..$``.
     - compare: (loss, trajectory) -> `Comparison`, pure JAX.
     - form: "printed", or "corrected" for what holds instead of a printed form that fails.
-    - hypotheses: (loss, start) -> the conditions of the statement; for a statement about descents (loss, descent) ->
-      them.
+    - hypotheses: (loss, start) -> the conditions of the statement. For statements about descents the arguments are
+      (loss, descent).
     - constants: (loss, trajectory) -> numbers by name: the constants of the claim, and the sharp ones.
     - setting: loss -> None if the statement covers this loss, else the `Hypothesis` that is not met.
     - models: the classes of models that the statement is about. Empty if it is about all.
@@ -283,7 +283,7 @@ class Claim:
       flows.
     - problems: the problems on which the claim is judged, as nested dictionaries in the form of a problem file.
     - spaces: the sets of problems that the statement covers, in which `flowsim.refute` looks for a counterexample.
-    - note: what a referee should know.
+    - note: what a referee should know about the statement.
 
     **Raises:** `ValueError` on another form, or an id that cannot be the name of a file.
     """

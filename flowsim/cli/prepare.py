@@ -106,7 +106,10 @@ def guarded(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def explained(error: Exception) -> tuple[int, str]:
-    """The exit status and the line for an error: bad input, or an unexpected one, which FLOWSIM_TRACEBACK=1 raises."""
+    """The exit status and the line for an error, which is bad input or unexpected.
+
+    If FLOWSIM_TRACEBACK=1 is set, an unexpected error is raised again, with its traceback.
+    """
     from flowsim._core.checks import ProblemError
     from flowsim._core.documents import ForeignFileError
     from flowsim._core.files import DamagedFileError

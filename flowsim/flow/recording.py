@@ -1,4 +1,4 @@
-"""What is recorded: the models that can be, the finished part of a run in memory, and its chunks on disk."""
+"""The record of a run: which models can be recorded, the finished part of a run in memory, and its chunks on disk."""
 
 import dataclasses
 import enum
@@ -75,14 +75,14 @@ class Chunk:
     - largest: the largest |grad|^2 since the start of the chunk.
     - steps: the numbers of accepted and rejected steps.
     - next_step: the length of the next step, 0 if unknown.
-    - failure: the reason why it ended early, or None.
+    - failure: the reason why the integration failed in it, or None.
     - since, origins: the times since an origin, and the origins.
     - fields: the number of evaluations of the field.
-    - turn: how often the solver had changed.
+    - turn: how often the solver has changed so far.
     - directions: the number of eigenvectors of the Hessian for the next chunk, 0 if unknown.
     - wanted: the time since the origin of the last state that is an output.
     - timescale: the time in which the gradient changes at the origin for the next chunk, 0 if that is the start.
-    - anew: whether the next chunk counts time from the end of this one.
+    - anew: whether time is counted from the end of this chunk in the next one.
     """
 
     t: np.ndarray
@@ -301,7 +301,7 @@ def uncertified(
     descent: AbstractDescent | None = None,
     step_size: Float[Array, " T"] | None = None,
 ) -> Trajectory:
-    """A trajectory for comparisons only, which may be traced: all its static fields are constants."""
+    """A trajectory for comparisons only. It may be built inside a trace of JAX, since its static fields are constants."""
     # What is not known must not look like perfect accuracy.
     certificates = Certificates(energy_defect=math.nan, balance_drift=None, steps=0, rejected_steps=0)
     settings = Settings(solver="", rtol=0.0, atol=0.0)

@@ -1,5 +1,5 @@
-"""Training by Adam on fresh prompts, as in experiments with transformers. `gradient_flow` follows the population
-loss.
+"""Training by Adam on fresh prompts, as in experiments with transformers. For flows of the population loss see
+`gradient_flow`.
 """
 
 from collections.abc import Callable
@@ -109,7 +109,7 @@ def train(
 
     **Raises:** `ValueError` naming the argument.
 
-    Papers take 500000 steps of batch 64 at 1e-4, or 5000 of 2048 at 5e-4.
+    Papers use 500000 steps of batch 64 with the learning rate 1e-4, or 5000 steps of batch 2048 with 5e-4.
     """
     steps, batch = checks.count("steps", steps), checks.count("batch", batch)
     rate = checks.positive("learning_rate", learning_rate)

@@ -117,7 +117,7 @@ class Certificates:
       energy.
     - balance_drift: the largest change of the conserved quantity over the largest squared norm of the weights; None if
       no quantity is known to be conserved.
-    - steps, rejected_steps: their numbers.
+    - steps, rejected_steps: the numbers of accepted and rejected steps.
     """
 
     energy_defect: float

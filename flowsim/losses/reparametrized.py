@@ -18,9 +18,9 @@ _RELATIVE = 1e-12  # an excess at the least model below this part of the loss at
 class Reparametrized(AbstractPopulationLoss):
     """L(lift(theta)) for an exact loss L and a map from new weights theta to a model of L.
 
-    If the lift reaches a model of least loss, the minimum and the excess are those of L. A ``least_model`` shows
-    whether it does. Without one the minimum counts as numerical. If the lift cannot reach it, as with keys and queries
-    of low rank, the minimum is the loss at ``least_model``.
+    If the lift reaches a model of least loss, the minimum and the excess are those of L. This is checked at
+    ``least_model``; without one the minimum counts as numerical. If the lift does not reach it, as with keys and
+    queries of low rank, the minimum is the loss at ``least_model``.
 
     **Arguments:**
 
@@ -85,9 +85,9 @@ class Reparametrized(AbstractPopulationLoss):
     def replicates(self) -> tuple["Reparametrized", ...]:
         """This loss for each replicate of L.
 
-        The minimum of a replicate in the new weights is unknown. It is estimated as the minimum of the replicate plus
-        the difference of the two minima of this loss, or plus the excess of its least model on the replicate if that is
-        smaller.
+        The minimum of a replicate in the new weights is unknown. It is estimated as the minimum of the replicate of L
+        plus the smaller of two numbers: the minimum of this loss minus that of L, and the excess of ``least_model`` on
+        the replicate.
         """
 
         def of(other: AbstractPopulationLoss) -> "Reparametrized":

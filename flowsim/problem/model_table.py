@@ -49,7 +49,7 @@ class ModelTable(AbstractTable, frozen=True):
     **Fields:**
 
     - architecture: the name of the architecture.
-    - loops, layers, heads: their numbers.
+    - loops, layers, heads: the numbers of loops, layers and heads.
     - symmetric: whether the flow is restricted to symmetric matrices, with u = 0.
     - residual_stream: whether the layers also move the covariates, by matrices B_i.
     - parametrisation: of heads, by (b, A) or by the matrices that the paper trains.

@@ -108,7 +108,7 @@ def bootstrap_interval(
 
     **Raises:** `ValueError` on a level that is not between 0 and 1.
 
-    Papers take 90% over 1000 trials.
+    Papers use level 0.9 and 1000 trials.
     """
     if not 0 < level < 1:
         checks.refuse("level", "between 0 and 1", f"it is {level}")

@@ -82,8 +82,8 @@ class Case:
 
     @property
     def panel(self) -> Panel:
-        """The claims that are compared together on this solve. Further times are for one claim; with many weights it is
-        then compared alone, which takes less time than all claims at these times.
+        """The claims that are compared together on this solve. A solve with further times is used for one claim only.
+        If it has many weights, this claim is compared alone.
         """
         alone = self._further.size and weights_of(self.run) > _FEW
         return self._repetitions.alone_panel if alone else self._repetitions.panel

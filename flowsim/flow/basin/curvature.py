@@ -85,7 +85,9 @@ def least_eigenvalue(matrix: Wide) -> float:
 
 
 def least_contraction(hessian: Wide, step_size: float) -> float:
-    """A lower bound on mu, such that a step of gradient descent shrinks slopes by 1 - step_size mu, if mu > 0."""
+    """A lower bound on the mu for which each step of gradient descent multiplies gradients by at most 1 - step_size mu,
+    if mu > 0.
+    """
     most = np.eye(hessian.middle.shape[0]) * (2 / step_size)
     opposite = Wide(most - hessian.middle, hessian.radius + np.finfo(float).eps * (most + np.abs(hessian.middle)))
     return min(least_eigenvalue(hessian), least_eigenvalue(opposite))

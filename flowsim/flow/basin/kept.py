@@ -20,8 +20,9 @@ _EXACT = 1e-25
 
 
 def stay_at_zero(field: Field, weights: PyTree, zero: PyTree, *, is_one_formula: bool) -> PyTree:
-    """Which weights stay zero for any values of the others. False for all if balls fail, or if the field may be another
-    formula elsewhere.
+    """Which weights stay zero for any values of the others.
+
+    None of them, if the field cannot be computed in balls or may be another formula at other weights.
 
     **Arguments:**
 

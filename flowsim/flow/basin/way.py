@@ -72,8 +72,8 @@ def _or_infinity(bound: Callable[..., float], *arguments: object) -> float:
 
 def rests(flow: Landscape, state: PyTree) -> bool:
     """Whether a start with zero gradient in float64 is a critical point: its gradient is exactly zero, or it is a
-    minimum up to rounding. If balls fail, every array must have a nonzero gradient at nearby weights, as it has if the
-    zero is not an underflow.
+    minimum up to rounding. If balls fail, an underflow is excluded instead: every array must have a nonzero gradient at
+    nearby weights.
     """
     largest = lambda leaf: float(np.max(np.abs(leaf), initial=0.0))
     size = max(map(largest, jax.tree.leaves(state)))

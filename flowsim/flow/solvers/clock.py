@@ -32,8 +32,10 @@ def lengths(run: Trajectory) -> Times:
 
 
 def counted(run: Trajectory) -> tuple[Times, float]:
-    """The output times of a flow from the start, and 0. If the flow leaves a saddle late, the times are from its
-    steepest point after the last origin, and the second value is the time of that point.
+    """Times in which a flow can be drawn, and the time that is their zero.
+
+    Usually these are the output times from the start, and 0. If the flow leaves a saddle late, they are counted from
+    its steepest point after the last origin, and the second value is the time of that point.
     """
     if run.counted is None:
         return np.asarray(run.t), 0.0
@@ -48,9 +50,10 @@ def counted(run: Trajectory) -> tuple[Times, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Clock:
-    """The times that a flow is judged at, which increase from row to row however late its drops are.
+    """The times at which a flow is judged. They increase from row to row, even during drops that are so late that
+    float64 cannot resolve them.
 
-    They are those since the last origin. Before it, each step takes one unit.
+    After the last origin they count from it. Before it, each step takes one unit.
 
     **Fields:**
 

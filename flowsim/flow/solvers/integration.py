@@ -58,7 +58,7 @@ class Asked(NamedTuple):
     """The settings of a solver.
 
     It holds the relative and absolute errors of a step, the least sizes of the weights for the relative error, the
-    longest step relative to the larger of the time and the timescale of the start, this timescale, and the cost of a
+    largest step relative to the larger of the time and the timescale of the start, this timescale, and the cost of a
     Hessian in evaluations of the field.
     """
 

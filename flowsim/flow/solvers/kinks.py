@@ -39,8 +39,10 @@ def rows_before_kink(system: AbstractSystem, t: np.ndarray, state: Callable[[int
 
 
 def meets_kink(system: AbstractSystem, before: PyTree, end: PyTree, times: tuple[float, float]) -> bool:
-    """Whether the field jumps where a solver gave up: it changes within a short distance along the path, and hardly
-    more within ten times this distance, unlike a smooth field.
+    """Whether the field jumps where a solver failed.
+
+    It does if the field changes within a short distance along the path, and hardly more within ten times this distance,
+    unlike a smooth field.
 
     **Arguments:**
 

@@ -1,7 +1,7 @@
 """A flow as one pure function, so that vmap integrates many flows in lockstep on the device.
 
-A kernel makes the steps. An observer collects what is needed of them and decides when the flow ends. The ends of the
-steps are recorded.
+A kernel makes the steps. An observer collects data from them and decides when the flow ends. The ends of the steps are
+recorded.
 """
 
 import abc
@@ -32,7 +32,7 @@ class View(NamedTuple):
     - point: the state of the flow, in the form of the kernel.
     - norm_sq: the squared norm of the weights.
     - dissipated: int |grad L|^2 so far.
-    - still: whether the gradient is rounding, or the kernel considers the flow at rest.
+    - still: whether the gradient is below rounding, or the kernel considers the flow to be at rest.
     - leaves: whether the flow may still leave a saddle there.
     - nodes: t, excess and |grad L|^2 at times in the step, from its start to its end.
     """

@@ -27,10 +27,10 @@ _EPS = float(jnp.finfo(jnp.float64).eps)
 
 
 class Ends(NamedTuple):
-    """What ends a flow: t1, or, if that is infinite, relative stops from the time ``earliest`` on.
+    """The conditions that end a flow: t1 or, if that is infinite, relative stops from the time ``earliest`` on.
 
-    The excess is relative to the smaller of that at the start and that at the saddle, and the gradient norm to the
-    smaller of the largest seen and that of `Scales`. Otherwise a flow from a huge start would end too early.
+    The excess is relative to the smaller of that at the start and that at the saddle. The gradient norm is relative to
+    the smaller of the largest so far and that of `Scales`. Otherwise a flow from a huge start would end too early.
     """
 
     t1: Scalar
@@ -86,7 +86,7 @@ class Summary(NamedTuple):
     - rate: the least log(excess(0)/excess(t)) / t for t > 0.
     - closest: the least squared norm of the weights.
     - energy_defect: the largest |excess(0) - excess - dissipated|.
-    - steps, rejected_steps: their numbers.
+    - steps, rejected_steps: the numbers of accepted and rejected steps.
     """
 
     status: Int[Array, ""]
@@ -113,7 +113,8 @@ class Summarizing(AbstractObserver):
 
     **Fields:**
 
-    - subtracted: the minimum if the excess is the loss minus it, and so has the rounding of the loss; else 0.
+    - subtracted: the minimum, if the excess is computed as the loss minus the minimum and so has the rounding error of
+      the loss; else 0.
     - arrowhead: whether the flow has an arrowhead, so that it can rest above its minimum at the saddle only.
     """
 

@@ -133,7 +133,9 @@ class AbstractResiduals(eqx.Module):
 
     @abc.abstractmethod
     def best(self, like: AbstractHeads) -> tuple[AbstractHeads, MinimumKind]:
-        """The heads of least |r| with this shape, and this guess unless it is trained, and how this is known."""
+        """The heads of this shape with the least |r|, and how this minimum is known. The guess is kept unless it is
+        trained.
+        """
 
 
 class LabelResiduals(AbstractResiduals):

@@ -16,7 +16,9 @@ _ANGLES = 512
 
 
 class Found(NamedTuple):
-    """The forms of least risk for a number of heads, and (fewest, d+1) orthonormal vectors b_h that make them."""
+    """The forms of least risk for a number of heads, and (fewest, d+1) orthonormal vectors b_h of heads that have these
+    forms.
+    """
 
     forms: Forms
     b: Float[Array, "fewest rows"]
@@ -26,7 +28,7 @@ class Found(NamedTuple):
 def least(risk: HeadRisk, reduced: MultiHeadAttention, right: bool) -> tuple[MultiHeadAttention, Scalar]:
     """The heads of least risk with the number of heads and the guess of a model, and their risk.
 
-    **Arguments:** reduced: the model; right: whether its guess is known to be w*, without a bias.
+    **Arguments:** reduced: the model; right: whether its guess is known to be exact: w = w*, and no bias.
     """
     H, d = reduced.b.shape[0], risk.task.dimension
     if right:

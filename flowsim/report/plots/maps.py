@@ -1,8 +1,8 @@
 """The picture of a map: where each flow ends, how long it takes, which margin is smallest.
 
-One axis gives lines. Two axes give images, with the first axis to the right, and further axes a row of images for each
-of their values. A line shows where the hypotheses of the claims are met. Cells have equal size for any values of an
-axis, and no information is in colour only.
+A map with one axis is drawn as lines. With two axes it is drawn as images, with the first axis horizontal. With more
+axes there is a row of images for each value of the further axes. A boundary line shows where the hypotheses of the
+claims are met. All cells have equal size, and no information is in colour only.
 """
 
 import itertools
