@@ -301,7 +301,7 @@ def uncertified(
     descent: AbstractDescent | None = None,
     step_size: Float[Array, " T"] | None = None,
 ) -> Trajectory:
-    """A trajectory for comparisons only. It may be built inside a trace of JAX, since its static fields are constants."""
+    """A trajectory for comparisons only. It may be built inside a JAX trace, since its static fields are constants."""
     # What is not known must not look like perfect accuracy.
     certificates = Certificates(energy_defect=math.nan, balance_drift=None, steps=0, rejected_steps=0)
     settings = Settings(solver="", rtol=0.0, atol=0.0)

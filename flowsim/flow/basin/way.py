@@ -20,12 +20,12 @@ _AT_REST = 1e-12  # of the weights: a start that moves less is at rest up to rou
 
 
 class Tail(NamedTuple):
-    """What follows the end of a flow.
+    """The continuation of a flow beyond its end, and what remains after it.
 
     **Fields:**
 
-    - moved: in the form of the weights, how far the flow was continued from the end.
-    - way_to_go: a bound on the remaining length after that.
+    - moved: the weights at the end of the continuation minus those at the end of the flow.
+    - way_to_go: a bound on the remaining length after the continuation.
     """
 
     moved: PyTree

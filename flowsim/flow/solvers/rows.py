@@ -55,11 +55,12 @@ class _UntilLeast(AbstractObserver):
 def traced_flow(
     system: AbstractSystem, start: PyTree, minimum: Scalar, rtol: float
 ) -> tuple[Trajectory, Bool[Array, ""]]:
-    """The flow of a system until its excess is 1e-12 of the smaller one at the start and at the saddle of an arrowhead,
-    and whether it reached this. It does not if no minimum is known.
+    """The flow of a system until its excess has decreased by a factor 1e-12, and whether it got there. It never does if
+    no minimum is known.
 
-    The end is repeated up to a fixed length, so that all flows have the same shapes. Derivatives are those of Newton's
-    iterations: exact to rounding for an arrowhead, else to about a percent.
+    The factor is relative to the excess at the start or, for an arrowhead, at its saddle if that is smaller. The end is
+    repeated up to a fixed length, so that all flows have the same shapes. Derivatives are those of Newton's iterations:
+    exact to rounding for an arrowhead, else to about a percent.
 
     **Arguments:**
 

@@ -74,6 +74,12 @@ def pareto_shape(excesses: Float[np.ndarray, " samples"]) -> float:
 
 
 def half_width(values: Float[np.ndarray, "groups ..."], level: float) -> np.ndarray:
-    """Half the width of the interval of the mean of independent, nearly Gaussian values, one for each group."""
+    """Half the width of the confidence interval for a mean.
+
+    **Arguments:**
+
+    - values: one for each group, independent and nearly Gaussian, with the groups on the first axis.
+    - level: the confidence level, between 0 and 1.
+    """
     groups = values.shape[0]
     return np.asarray(student_quantile(level, groups) * np.std(values, axis=0, ddof=1) / np.sqrt(groups))

@@ -57,7 +57,10 @@ class Curvature(NamedTuple):
         return along if k == n else along + parts[..., k:]
 
     def spread(self, sizes: Weights, damping: Float[Array, " parts"]) -> Weights:
-        """A bound on the size of a vector of these sizes after each of its parts is damped."""
+        """A bound on |sum_p v_p / d_p|, entry by entry, for vectors v with |v| at most ``sizes`` and their parts v_p.
+
+        **Arguments:** sizes: (n,) bounds on the entries of v; damping: the divisor d_p of each part.
+        """
         n, k = self.basis.shape
         absolute = jnp.abs(self.basis)
         along = absolute @ (absolute.T @ sizes / damping[:k])
