@@ -96,7 +96,7 @@ def judged(drawn: Drawn) -> dict[str, Any]:
 _CAUSES = {
     "No bound is known": "no bound is known on the distance to the limit",
     "did not finish": "a solve did not finish",
-    "did not survive": "a violation did not survive a more accurate solve",
+    "did not confirm": "a more accurate solve did not confirm a violation",
     "not finite": "a side is not finite",
     "energy balance": "the energy balance is off",
     "is not known here": "a side of a hypothesis is not known",
