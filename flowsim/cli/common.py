@@ -33,7 +33,7 @@ def tables_of(path: pathlib.Path) -> Tables:
 
 
 def claims_of(identifier: str) -> list[Claim]:
-    """A claim, or all its parts, in every form, by its id; or a user's claim as FILE.py:NAME."""
+    """All forms of the claim with an id, and of its parts; or the one claim of a user that FILE.py:NAME names."""
     if is_place(identifier):
         return [find_own(identifier, Claim)]
     try:

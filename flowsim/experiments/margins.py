@@ -77,14 +77,14 @@ def room(comparison: Comparison, error: float) -> Room:
 
 
 def seen(claim: Claim, loss: AbstractPopulationLoss, start: PyTree, run: Trajectory) -> Seen:
-    """The least margin of a claim along a flow, or at its start, and its hypotheses.
+    """The least margin of a claim along a flow, and the claim's hypotheses at the start.
 
     **Arguments:**
 
     - claim: a claim that covers the loss.
     - loss: the loss.
     - start: the model at t = 0.
-    - run: the flow.
+    - run: the flow, or `traced_start` if the claim is about the start alone.
     """
     hypotheses = claim.hypotheses(loss, start)
     sides = [(jnp.asarray(h.value, float), jnp.asarray(h.bound, float), jnp.asarray(h.met)) for h in hypotheses]

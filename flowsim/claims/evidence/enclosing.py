@@ -152,7 +152,7 @@ class Enclosed:
 
     @functools.cached_property
     def unrounded(self) -> "Enclosed":
-        """The same without rounding errors, except for weights whose error exceeds their rounding."""
+        """This solve without rounding errors. Weights keep their ``spread`` in the rows where it exceeds rounding."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
         more = lambda leaf, spread: np.where(spread > ROUNDING * largest(leaf), spread, 0.0)

@@ -56,9 +56,9 @@ def at(field, box):
 
 
 class Ball:
-    """The ball at the end.
+    """The ball |x - c| <= R of a certificate, around the weights at which its pieces of time end.
 
-    **Arguments:** loss: a program; end: the certificate's centre, radius, curvature and fields.
+    **Arguments:** loss: a program; end: centre c, radius R, curvature m and affine fields v_j of the certificate.
     """
 
     def __init__(self, loss, end):

@@ -56,8 +56,10 @@ class Bound(NamedTuple):
         return value > self.at if self.upper else value < self.at
 
     def factor(self, value: Any) -> float:
-        """How far a value, or its farthest entry, is beyond the bound: as a factor or, on an axis with zero or negative
-        numbers, 1 plus the fraction of the distance to the reach.
+        """How far a value, or its farthest entry, is beyond the bound; 1 if it is not.
+
+        If ``at`` and ``reach`` are positive, this is the ratio of the value and ``at``, the larger over the smaller.
+        Otherwise it is 1 plus the distance beyond ``at``, as a fraction of the distance between ``at`` and ``reach``.
         """
         if isinstance(value, Sequence):
             return max(map(self.factor, value))

@@ -18,10 +18,10 @@ class TimeUpError(Exception):
 def within(seconds: float) -> Iterator[None]:
     """A context that ends after some seconds with `TimeUpError`.
 
-    JAX is not interrupted, since this could leave it in a broken state; the context then ends after its call. There is
-    no limit on systems without timers, and outside the main thread.
+    A call of JAX is not interrupted, since this could leave JAX in a broken state. If the time is up during a call, the
+    context ends soon after the call returns. There is no limit on systems without timers, and outside the main thread.
 
-    **Arguments:** seconds: the limit; there is no limit if it is not positive.
+    **Arguments:** seconds: the limit; if it is not positive, the time is up at once.
     """
     if seconds <= 0:
         raise TimeUpError

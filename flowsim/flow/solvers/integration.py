@@ -276,7 +276,9 @@ def _solver(system: AbstractSystem, method: Method, y: PyTree, asked: Asked, fir
 def between(
     system: AbstractSystem, steps: tuple[PyTree, PyTree], times: Float[Array, "n 3"], asked: Asked, method: Method
 ) -> tuple[PyTree, Bool[Array, " n"]]:
-    """The state of a flow within its steps, each by one shorter step, and whether it was found.
+    """The state of a flow at one time within each of n steps, and whether it was found.
+
+    Each state is computed by one shorter step from the start of its step.
 
     **Arguments:**
 

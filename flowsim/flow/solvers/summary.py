@@ -53,8 +53,9 @@ class Scales(NamedTuple):
     **Fields:**
 
     - excess: the excess at zero weights, the saddle.
-    - weights: the norm at the balanced minimum, where u U = diag(b_i/a_ii) and |U|_F = u.
-    - gradient: |b| u there.
+    - weights: the norm at the balanced minimum, where u U = diag(b_i/a_ii) and |U|_F = u; a, b as in
+      `AbstractArrowhead`.
+    - gradient: |b| u at this minimum, the norm of each of the two terms of dU/dt that cancel there.
     """
 
     excess: Scalar

@@ -76,9 +76,9 @@ def restricted_speeds(
 class AbstractScalarLoss(AbstractPopulationLoss):
     """E tr q(W)^2 as a function of scalars. Its flow is the flow of the matrices that the scalars represent.
 
-    By default S = I. The gradient at A_i = a_i I is (dL/da_i) I/d, so dA_i/dt = -grad gives
-    da_i/dt = -(1/d) dL/da_i. The squared gradient norm along the flow is that of the matrices, and atol is in units of
-    a_i/sqrt(c).
+    By default the covariance S is I. The gradient at A_i = a_i I is (dL/da_i) I/d, so dA_i/dt = -grad gives
+    da_i/dt = -c dL/da_i with c = 1/d; `speeds` returns c. The squared gradient norm along the flow is that of the
+    matrices. The solver integrates a_i/sqrt(c), so its atol is an error of these numbers.
 
     **Fields:** dimension: d; context_length: n.
     """

@@ -24,10 +24,11 @@ class AbstractLinearAttentionLoss(AbstractPopulationLoss):
 
         odd = w^T (S V - I) x,     even = u12^T (S + x x^T / N) U11 x + u_{-1} (w^T S w) u21^T x,
 
-    and L = (1/2) E odd^2 + (1/2) E even^2, since the two are uncorrelated. E odd^2 / 2 - min L is the excess of an
-    arrowhead at (V, 1), a sum of squares. On u12 = u21 = 0, which the flow preserves, the even part is zero.
+    and L = (1/2) E odd^2 + (1/2) E even^2, since the two are uncorrelated. On u12 = u21 = 0, which the flow preserves,
+    the even part is zero. For all weights E odd^2 / 2 - min L is a sum of squares: the excess at U11 = V, u_{-1} = 1
+    and u12 = u21 = 0.
 
-    **Fields:** structure: the arrowhead of the flow on u12 = u21 = 0.
+    **Fields:** structure: the arrowhead of the flow on u12 = u21 = 0; its `excess` is this sum of squares.
     """
 
     task: AbstractVar[LinearRegression | RandomCovarianceRegression]
