@@ -14,7 +14,7 @@ from flowsim import explore, gradient_flow, predictions, sweep
 from flowsim.cli import main
 from flowsim.experiments.sweep import integration
 from flowsim.problem import ProblemError, spec_of, toml
-from flowsim.report import explore as module
+from flowsim.report.explore import page as module
 
 pytestmark = pytest.mark.slow
 

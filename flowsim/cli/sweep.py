@@ -79,10 +79,11 @@ def explore(
     over: Sequence[str],
     overrides: Sequence[str],
     claims: str | None,
+    portrait: str | None,
     quiet: bool,
 ) -> int:
     """Write a page with sliders over the flows of the problem over a grid of its fields."""
-    page = to_explore(*grid_of(path, over, overrides), out, claims)
+    page = to_explore(*grid_of(path, over, overrides), out, claims, portrait)
     print(f"page: {write_explored(page, not quiet)}")
     return FINISHED
 

@@ -162,6 +162,7 @@ def explore(
     out: Annotated[pathlib.Path, tyro.conf.arg(metavar="FILE.html")],
     overrides: Overrides = (),
     claims: Pattern = None,
+    portrait: Annotated[str | None, if_given("X,Y")] = None,
     quiet: bool = False,
 ) -> int:
     """Write a page with sliders over the flows of a grid of problems. Any browser shows it, also offline.
@@ -171,7 +172,8 @@ def explore(
         over: a field and its values, as in `sweep`; repeat for each slider.
         out: the file of the page.
         claims: show the margins of claims with a matching id, instead of the few that papers name for maps.
+        portrait: also show the flows in the plane of two weights, such as a,b or u_minus1,U11[0][1].
         quiet: print no progress.
     """
-    of = {"over": sum(over, ()), "overrides": sum(overrides, ()), "claims": claims, "quiet": quiet}
-    return entry_of("sweep", "explore")(problem, out, **of)
+    of = {"over": sum(over, ()), "overrides": sum(overrides, ()), "claims": claims, "portrait": portrait}
+    return entry_of("sweep", "explore")(problem, out, **of, quiet=quiet)

@@ -73,7 +73,7 @@ def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None, asked: Ask
     - asked: what is recorded.
     """
     problems = [spec.build(mesh=mesh) for spec in specs]
-    judged = chosen(asked.claims, problems, asked.curves)
+    judged = chosen(asked.claims, problems, asked.curves, asked.portrait)
     found: list[MapRecord | None] = [None] * len(problems)
     groups = [group for members in _of_one_program(problems) for group in _groups(members)]
 

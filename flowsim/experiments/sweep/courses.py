@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flowsim.experiments.modes import learned
+from flowsim.experiments.sweep.portrait import Portrait, flat
 from flowsim.experiments.sweep.records import MapRecord
 from flowsim.flow.trajectory import Trajectory
 
@@ -25,19 +26,35 @@ COURSE = {
 }
 
 
-def courses(runs: Trajectory) -> MapRecord:
+def dtypes_of_course(portrait: Portrait | None) -> dict[str, np.dtype]:
+    """The dtypes of a map's arrays about courses."""
+    if portrait is None:
+        return COURSE
+    return COURSE | {
+        "curve_path": np.dtype((float, (ROWS, 2))),
+        "curve_end": np.dtype((float, (portrait.size,))),
+    }
+
+
+def courses(runs: Trajectory, portrait: Portrait | None) -> MapRecord:
     """The columns of a map about the course of flows.
 
     - curve_t, curve_value: rows of each flow, NaN after its last one.
     - curve_is_excess: whether the values are the excess, or else, if it is unknown, the loss.
     - curve_modes: the values that the model learns, NaN after the last one.
     - curve_names: for each matrix its name, the kind and the number of its modes, as JSON.
+    - curve_path: in a portrait, the points of each flow in its plane, NaN after the last one.
+    - curve_end: in a portrait, all weights at the end.
 
-    **Arguments:** runs: the flows, with lanes on the first axis.
+    **Arguments:** runs: the flows, with lanes on the first axis; portrait: the plane, or None.
     """
     runs = jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, runs)
-    lanes = [_course(*_of_lane(runs, lane)) for lane in range(runs.t.shape[0])]
-    return {name: np.stack([np.asarray(lane[name], kind.base) for lane in lanes]) for name, kind in COURSE.items()}
+    lanes = []
+    for lane in range(runs.t.shape[0]):
+        of_lane = _of_lane(runs, lane)
+        lanes.append(_course(*of_lane) | ({} if portrait is None else _path_in(portrait, of_lane[-1])))
+    kinds = dtypes_of_course(portrait)
+    return {name: np.stack([np.asarray(lane[name], kind.base) for lane in lanes]) for name, kind in kinds.items()}
 
 
 def _of_lane(runs: Trajectory, lane: int) -> tuple[np.ndarray, np.ndarray, bool, PyTree]:
@@ -70,9 +87,21 @@ def _course(t: np.ndarray, values: np.ndarray, known: bool, models: PyTree) -> d
     with np.errstate(all="ignore"):
         path = np.arange(t.size) / t.size + sum(map(_path, (np.log(t), np.log(values), *modes.T)))
     rows = _spread(path, ROWS)
-    fill = lambda array: np.concatenate([array[rows], np.full((ROWS - rows.size, *array.shape[1:]), np.nan)])
-    course: dict[str, object] = {"curve_t": fill(t), "curve_value": fill(values), "curve_modes": fill(modes)}
+    course: dict[str, object] = {
+        name: _filled(array[rows]) for name, array in (("curve_t", t), ("curve_value", values), ("curve_modes", modes))
+    }
     return course | {"curve_is_excess": known, "curve_names": json.dumps(names)}
+
+
+def _path_in(portrait: Portrait, models: PyTree) -> dict[str, object]:
+    points = np.stack([portrait.x.along(models), portrait.y.along(models)], axis=1)
+    rows = _spread(np.arange(len(points)) / len(points) + sum(map(_path, points.T)), ROWS)
+    last = jax.tree.map(lambda leaf: leaf[-1] if eqx.is_array(leaf) else leaf, models)
+    return {"curve_path": _filled(points[rows]), "curve_end": flat(last)}
+
+
+def _filled(rows: np.ndarray) -> np.ndarray:
+    return np.concatenate([rows, np.full((ROWS - len(rows), *rows.shape[1:]), np.nan)])
 
 
 def _path(curve: np.ndarray) -> np.ndarray:

@@ -191,7 +191,7 @@ def _finish_batch(
 ) -> MapRecord:
     """The records of a batch. A flow with more steps than were recorded is integrated again, alone."""
     summary, scales, steps = jax.tree.map(np.asarray, found)
-    judged = chosen(asked.claims, [specs[0].build()], asked.curves)
+    judged = chosen(asked.claims, [specs[0].build()], asked.curves, asked.portrait)
     rows = record(summary, scales, np.asarray(rtol))
     for group in groups:
         for name, values in arrowheads.record_of_group(judged, group, steps).items():

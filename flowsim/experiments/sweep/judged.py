@@ -14,7 +14,8 @@ from flowsim import papers
 from flowsim._core.types import Scalar
 from flowsim.claims import Claim
 from flowsim.experiments.margins import seen, traced_start
-from flowsim.experiments.sweep.courses import COURSE, courses
+from flowsim.experiments.sweep.courses import courses, dtypes_of_course
+from flowsim.experiments.sweep.portrait import Portrait, portrait_of
 from flowsim.experiments.sweep.records import MapRecord
 from flowsim.flow.recording import uncertified
 from flowsim.flow.solvers.summary import is_known
@@ -30,11 +31,12 @@ class Judged:
     """The claims of a sweep by the names of their margins in the map. Of several claims with one name, at most one
     covers a loss.
 
-    **Arguments:** claims: by name; curves: whether the course of each flow is recorded too.
+    **Arguments:** claims: by name; curves: whether the course of each flow is recorded too; portrait: the plane in
+    which it is.
     """
 
-    def __init__(self, claims: Mapping[str, Sequence[Claim]], curves: bool = False):
-        self.curves = curves
+    def __init__(self, claims: Mapping[str, Sequence[Claim]], curves: bool = False, portrait: Portrait | None = None):
+        self.curves, self.portrait = curves, portrait
         self.claims = {name: tuple(of_name) for name, of_name in claims.items()}
         self._key = tuple((name, *map(id, of_name)) for name, of_name in self.claims.items())
 
@@ -52,11 +54,16 @@ class Judged:
 class Asked(NamedTuple):
     """What a sweep records besides where each flow ends.
 
-    **Fields:** claims: a pattern of ids, as in `chosen`; curves: whether to record the course of each flow.
+    **Fields:**
+
+    - claims: a pattern of ids, as in `chosen`.
+    - curves: whether to record the course of each flow.
+    - portrait: the names of the two numbers in whose plane it is recorded too, or None.
     """
 
     claims: str | None = None
     curves: bool = False
+    portrait: tuple[str, ...] | None = None
 
 
 ASKED = Asked()
@@ -81,18 +88,21 @@ class Left(NamedTuple):
     which: Array
 
 
-def chosen(pattern: str | None, problems: Iterable[Problem], curves: bool = False) -> Judged:
+def chosen(
+    pattern: str | None, problems: Iterable[Problem], curves: bool = False, portrait: Sequence[str] | None = None
+) -> Judged:
     """The claims about some problems whose ids match a pattern. Without a pattern, those that papers name for maps."""
-    if pattern is None:
-        return Judged(papers.MAPPED, curves)
     problems = list(problems)
+    plane = None if portrait is None else portrait_of(portrait, problems[0])
+    if pattern is None:
+        return Judged(papers.MAPPED, curves, plane)
     own = [claim for problem in problems[:1] for claim in problem.spec.own(Claim) if not claim.of_descent]
     found: dict[str, list[Claim]] = {}
     for claim in (*papers.ALL_CLAIMS, *own):
         if fnmatch.fnmatchcase(claim.id, pattern) and any(claim.is_about(problem.start) for problem in problems):
             name = claim.id if claim.form == "printed" else f"{claim.id}.{claim.form}"
             found.setdefault(name, []).append(claim)
-    return Judged(found, curves)
+    return Judged(found, curves, plane)
 
 
 def dtypes(judged: Judged) -> dict[str, np.dtype]:
@@ -103,7 +113,7 @@ def dtypes(judged: Judged) -> dict[str, np.dtype]:
         **{f"met_{name}": np.dtype(bool) for name in judged.claims},
         **{name: np.dtype(float) for name in ("smallest_margin", "smallest_margin_time")},
         "smallest_margin_name": np.dtype(f"<U{max(map(len, ids))}"),
-        **(COURSE if judged.curves else {}),
+        **(dtypes_of_course(judged.portrait) if judged.curves else {}),
     }
 
 
@@ -121,7 +131,7 @@ def record_of_claims(
     """
     columns = {name: np.asarray(values) for name, values in _columns(losses, runs).items()}
     if judged.curves:
-        columns |= courses(runs)
+        columns |= courses(runs, judged.portrait)
     names = tuple(judged.claims)
     if not names:
         return columns

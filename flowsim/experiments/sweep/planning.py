@@ -62,7 +62,8 @@ def checked(
     count = math.prod(grid_shape(axes))
     _check_size(count, tuple(DTYPES.values()), disk_budget)
     cells = list(specs(tables, axes))
-    judged = chosen(asked.claims, [spec.build(mesh=mesh) for spec in _of_each_model(cells)], asked.curves)
+    models = [spec.build(mesh=mesh) for spec in _of_each_model(cells)]
+    judged = chosen(asked.claims, models, asked.curves, asked.portrait)
     if not judged.claims:
         refuse("--claims", "a pattern of the id of some claim about these models", f'none matches "{asked.claims}"')
     known = DTYPES | dtypes(judged)

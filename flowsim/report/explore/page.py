@@ -8,7 +8,7 @@ import os
 import pathlib
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ import numpy as np
 from flowsim._core.checks import refuse
 from flowsim._core.documents import origin, versions
 from flowsim._core.files import folder_of, write_whole
-from flowsim._core.text import value_text
+from flowsim._core.text import listed, value_text
 from flowsim._core.types import Document, Tables
 from flowsim.claims import Claim
 from flowsim.experiments.modes import learned
@@ -28,9 +28,12 @@ from flowsim.experiments.sweep.courses import MODES, ROWS
 from flowsim.experiments.sweep.judged import Asked, chosen
 from flowsim.experiments.sweep.maps import Map
 from flowsim.experiments.sweep.planning import SweepPlan, checked
+from flowsim.experiments.sweep.portrait import Portrait, flat, portrait_of
 from flowsim.flow.trajectory import Status
 from flowsim.papers import predictions_of
 from flowsim.problem import AbstractSpec, Problem, ProblemSpec, toml
+from flowsim.report.explore.numbers import short
+from flowsim.report.explore.portrait import portrayed
 from flowsim.report.mathml import name_in_html, statement_in_html
 from flowsim.report.page import template
 
@@ -52,6 +55,7 @@ def explore(
     *,
     out: str | os.PathLike,
     claims: str | None = None,
+    portrait: str | Sequence[str] | None = None,
     progress: bool = False,
 ) -> pathlib.Path:
     """Write a page with a slider for each axis of a grid of problems: the loss with the envelope that a paper promises,
@@ -67,6 +71,9 @@ def explore(
     - over: dotted names of fields with their values, as for `sweep`.
     - out: the page, a name that ends with .html.
     - claims: a pattern of the ids of claims whose margins are shown, as for `sweep`.
+    - portrait: the names of two weights, such as ("a", "b") or ("u_minus1", "U11[0][1]"), or of observables of the
+      user's file. The page then also shows all flows in their plane, where the start can be dragged from one start of
+      the grid to another, which starts end together, and the conic in the two weights that the flows keep, if any.
     - progress: whether to show a progress bar.
 
     **Returns:** the path of the page.
@@ -74,45 +81,60 @@ def explore(
     **Raises:** `ProblemError`, a `ValueError`, in one line, before anything is integrated.
     """
     axes = tuple(GridAxis.of(field, values) for field, values in over.items())
-    return write_explored(to_explore(maps.tables_of(problem), axes, pathlib.Path(out), claims), progress)
+    return write_explored(to_explore(maps.tables_of(problem), axes, pathlib.Path(out), claims, portrait), progress)
 
 
 class Explorable(NamedTuple):
-    """A page that passed all checks: the map that it shows, its cells and their problems, and the claims by margin."""
+    """A page that passed all checks: the map that it shows, its cells and their problems, the claims by margin, and the
+    plane of its portrait.
+    """
 
     out: pathlib.Path
     unfinished: Map
     plan: SweepPlan
     problems: list[Problem]
     named: dict[str, list[Claim]]
+    plane: Portrait | None
 
 
-def to_explore(tables: Document, axes: tuple[GridAxis, ...], out: pathlib.Path, claims: str | None) -> Explorable:
+def to_explore(
+    tables: Document,
+    axes: tuple[GridAxis, ...],
+    out: pathlib.Path,
+    claims: str | None,
+    portrait: str | Sequence[str] | None = None,
+) -> Explorable:
     """Check everything that can be checked before a grid is integrated.
 
-    **Arguments:** tables: the problem; axes; out; claims: as for `explore`.
+    **Arguments:** tables: the problem; axes; out; claims; portrait: as for `explore`.
     """
     if out.suffix != ".html" or out.is_dir():
         refuse("--out", "a file that ends with .html", f"it is {out}")
     _check_size(math.prod(grid_shape(axes)), 0, 0)  # before so many problems are built
-    plan = checked(tables, axes, Asked(claims, curves=True), maps.DISK_BUDGET, None)
+    pair = None if portrait is None else tuple(listed(portrait) if isinstance(portrait, str) else portrait)
+    plan = checked(tables, axes, Asked(claims, True, pair), maps.DISK_BUDGET, None)
     problems = [spec.build() for spec in plan.cells]
+    plane = None if pair is None else portrait_of(pair, problems[0])
+    if plane is not None and any(flat(problem.start).size != plane.size for problem in problems):
+        refuse("--portrait", "of models with equally many weights", "those of this grid differ")
     named = _said(chosen(claims, problems).claims, problems)
     modes = max(_count_of_modes(problem) for problem in (problems[0], problems[-1]))
-    _check_size(len(problems), modes, len(named))
+    _check_size(len(problems), modes + (0 if plane is None else 2), len(named))
     # Each grid has its own folder: the batches of another grid, or of other software, are not in the way.
-    digest = hashlib.sha256(origin([claims, *(problem.identity for problem in problems)]).encode()).hexdigest()
+    digest = hashlib.sha256(
+        origin([claims, *([pair] if pair else []), *(problem.identity for problem in problems)]).encode()
+    ).hexdigest()
     unfinished = Map(tables, axes, {}, out.with_name(f"{out.name}.{digest[:12]}.parts"), claims, True, plan.made)
-    return Explorable(out, unfinished, plan, problems, named)
+    return Explorable(out, unfinished, plan, problems, named, plane)
 
 
 def write_explored(page: Explorable, progress: bool) -> pathlib.Path:
     """Integrate the grid of a page, and write it."""
-    out, unfinished, plan, problems, named = page
+    out, unfinished, plan = page.out, page.unfinished, page.plan
     with folder_of(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
         found = maps.entered(unfinished, plan, True, progress, None, None)
-        html = _fitting(found, plan, problems, named)
+        html = _fitting(found, page)
         write_whole(out, lambda file: file.write(html))
     for file in ("map.npz", "sweep.json", "problem.toml"):
         (found.folder / file).unlink(missing_ok=True)
@@ -142,12 +164,12 @@ def _count_of_modes(problem: Problem) -> int:
     return min(sum(values.shape[1] for values, _ in learned(once).values()), MODES)
 
 
-def _fitting(found: Map, plan: SweepPlan, problems: Sequence[Problem], named: Mapping[str, Sequence[Claim]]) -> bytes:
+def _fitting(found: Map, asked: Explorable) -> bytes:
     """The page with as many rows of each flow as it has room for."""
     size = 0
-    data = _data(found, problems, named)
+    data = _data(found, asked)
     for rows in _GRID_OF_ROWS:
-        page = _page(found, plan, data | {"cells": [_thinned(cell, rows) for cell in data["cells"]]}, named).encode()
+        page = _page(found, asked, data | {"cells": [_thinned(cell, rows) for cell in data["cells"]]}).encode()
         if (size := len(page)) <= MOST_BYTES:
             return page
     refuse(
@@ -155,7 +177,8 @@ def _fitting(found: Map, plan: SweepPlan, problems: Sequence[Problem], named: Ma
     )
 
 
-def _page(found: Map, plan: SweepPlan, data: Document, named: Mapping[str, Sequence[Claim]]) -> str:
+def _page(found: Map, asked: Explorable, data: Document) -> str:
+    named, cells = asked.named, asked.plan.cells
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     shown = [
         {
@@ -166,8 +189,9 @@ def _page(found: Map, plan: SweepPlan, data: Document, named: Mapping[str, Seque
     ]
     return template("explore.html.jinja").render(
         axes=data["axes"],
-        count=len(plan.cells),
-        problem=", ".join(dict.fromkeys(map(_what, plan.cells))),
+        count=len(cells),
+        problem=", ".join(dict.fromkeys(map(_what, cells))),
+        plane=data["portrait"],
         claims=shown,
         toml=toml.write(found.tables),
         versions=versions(),
@@ -193,16 +217,17 @@ class _Numbered:
         return iter(self._numbers)
 
 
-def _data(found: Map, problems: Sequence[Problem], named: Mapping[str, Sequence[Claim]]) -> Document:
+def _data(found: Map, asked: Explorable) -> Document:
     """What the page shows: axes, texts, the ends of its axes, and the cells, the last axis varying fastest."""
-    flat = {
+    problems, named = asked.problems, asked.named
+    columns = {
         name: array.reshape(len(problems), *array.shape[len(found.shape) :]) for name, array in found.quantities.items()
     }
-    said = [name for name in named if np.any(np.isfinite(flat[f"margin_{name}"]))]
+    said = [name for name in named if np.any(np.isfinite(columns[f"margin_{name}"]))]
     texts, names = _Numbered(), _Numbered()
     cells = []
     for place, problem in enumerate(problems):
-        row = {name: array[place] for name, array in flat.items()}
+        row = {name: array[place] for name, array in columns.items()}
         t, y, modes = _rows(row)
         ended = f"Outcome: {row['outcome']} ({Status(str(row['status'])).in_words})."
         cell = {
@@ -212,10 +237,14 @@ def _data(found: Map, problems: Sequence[Problem], named: Mapping[str, Sequence[
             "excess": bool(row["curve_is_excess"]),
             "names": names(str(row["curve_names"])),
             "end": texts(ended),
-            "margins": [_short(row[f"margin_{name}"]) for name in said],
+            "margins": [short(row[f"margin_{name}"]) for name in said],
             "met": [int(row[f"met_{name}"]) for name in said],
         }
         cells.append(cell | _promised(problem, bool(row["curve_is_excess"]), texts))
+    portrait = None
+    if asked.plane is not None:
+        portrait, of_cells = portrayed(asked.plane, columns, found.shape, problems)
+        cells = [cell | more for cell, more in zip(cells, of_cells, strict=True)]
     axes = [
         {
             "field": axis.field,
@@ -231,6 +260,7 @@ def _data(found: Map, problems: Sequence[Problem], named: Mapping[str, Sequence[
         "texts": list(texts),
         "names": learned_names,
         "claims": said,
+        "portrait": portrait,
         "cells": cells,
     }
 
@@ -253,13 +283,13 @@ def _promised(problem: Problem, known: bool, texts: _Numbered) -> Document:
         return {"rate": 0, "conditions": []}
     relation = lambda one: _RELATIONS.get(one.relation, one.relation)
     conditions = [
-        [texts(name_in_html(one.name)), _short(one.value), relation(one), _short(one.bound), int(bool(one.met))]
+        [texts(name_in_html(one.name)), short(one.value), relation(one), short(one.bound), int(bool(one.met))]
         for one in predicted.conditions
     ]
     if not (known and 0 < predicted.rate.value < math.inf):
         return {"rate": 0, "conditions": conditions}
     source = texts(f"{predicted.rate.source} of {predicted.paper}")
-    return {"rate": _short(predicted.rate.value, 7), "source": source, "conditions": conditions}
+    return {"rate": short(predicted.rate.value, 7), "source": source, "conditions": conditions}
 
 
 def _view(cells: Sequence[Document]) -> Document:
@@ -279,7 +309,7 @@ def _view(cells: Sequence[Document]) -> Document:
     modes = np.concatenate([cell["m"].ravel() for cell in cells])
     excess = any(cell["excess"] for cell in cells)
     return {
-        "t": [_short(low), _short(max(high, 10 * low))],
+        "t": [short(low), short(max(high, 10 * low))],
         "y": _ends(values, excess or bool(values.size and np.min(values) > 0)),
         "m": _ends(modes, bool(modes.size and np.min(modes) >= 0 and _curved(modes))),
     }
@@ -297,9 +327,9 @@ def _ends(values: np.ndarray, logarithmic: bool) -> list[float | bool | None] | 
         return None
     low, high = float(np.min(values)), float(np.max(values))
     if logarithmic:
-        return [_short(max(low, high * 10.0**-_DECADES) / 1.5), _short(max(high, low * 1.1) * 1.5), True]
+        return [short(max(low, high * 10.0**-_DECADES) / 1.5), short(max(high, low * 1.1) * 1.5), True]
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    return [_short(low - room), _short(high + room), False]
+    return [short(low - room), short(high + room), False]
 
 
 def _thinned(cell: Document, most: int) -> Document:
@@ -307,16 +337,12 @@ def _thinned(cell: Document, most: int) -> Document:
     count = cell["t"].size
     rows = np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
     numbers = {
-        "t": [_short(value, 5) for value in cell["t"][rows]],
-        "y": [_short(value) for value in cell["y"][rows]],
-        "m": [[_short(value) for value in mode[rows]] for mode in cell["m"]],
+        "t": [short(value, 5) for value in cell["t"][rows]],
+        "y": [short(value) for value in cell["y"][rows]],
+        "m": [[short(value) for value in mode[rows]] for mode in cell["m"]],
     }
+    if "p" in cell:
+        count = cell["p"].shape[1]
+        rows = np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
+        numbers["p"] = [[short(value, 5) for value in along[rows]] for along in cell["p"]]
     return cell | numbers
-
-
-def _short(value: SupportsFloat, digits: int = 4) -> float | int | None:
-    """A number in few digits; None if it is not finite."""
-    if not math.isfinite(value := float(value)):
-        return None
-    short = float(f"{value:.{digits}g}")
-    return int(short) if short.is_integer() and abs(short) < 1e6 else short

@@ -1,0 +1,6 @@
+"""A self-contained page over the flows of a grid: sliders, and the plane of two weights."""
+
+from flowsim.report.explore.page import Explorable as Explorable
+from flowsim.report.explore.page import explore as explore
+from flowsim.report.explore.page import to_explore as to_explore
+from flowsim.report.explore.page import write_explored as write_explored
