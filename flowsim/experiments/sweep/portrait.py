@@ -24,7 +24,7 @@ _NEAR = 1e-3  # of the region of starts and ends: ends that no picture tells apa
 _OFF = 1 / 8  # of the distance of two ends, by which the line between them may be off a valley
 _STEPS = 16  # on such a line
 _LEVEL, _ROUNDING = 1e-9, 1e-13  # of what the flows descend, and of the loss: a difference that counts as none
-_POINTS, _CELLS = 8, 12  # of the plane, for each of so many cells, where a conic is looked for
+_POINTS, _CELLS = 8, 12  # random points of the plane, and cells of the grid that give the other weights
 _EXACT = 1e-10  # of the largest singular value: zero
 _DRIFT = 1e-6  # of the size of its terms, by which a kept conic may change along a computed flow
 
@@ -83,12 +83,12 @@ def _coordinate(name: str, problem: Problem) -> Coordinate:
         known = [*arrays, *problem.spec.observables]
         more = ", .." if len(known) > _SAID else ""
         said = f"names of weights or of OBSERVABLES ({', '.join(known[:_SAID])}{more})"
-        refuse(_OPTION, said, f'"{name}" is none{nearest(array, known)}')
+        refuse(_OPTION, said, f'"{name}" is not{nearest(array, known)}')
     place, shape = tuple(map(int, re.findall(r"\d+", places))), arrays[array].shape
     if len(place) != len(shape) or any(at >= size for at, size in zip(place, shape, strict=True)):
         first, last = (array + "".join(f"[{end * (size - 1)}]" for size in shape) for end in (0, 1))
         came = f"{array} has {first} to {last}" if shape else f"{array} is a number itself"
-        refuse(_OPTION, "names of single numbers", f'"{name}" is none: {came}')
+        refuse(_OPTION, "names of single numbers", f'"{name}" is not: {came}')
     which = list(arrays).index(array)
 
     def of(model: PyTree) -> Scalar:
@@ -110,6 +110,7 @@ def basins(problems: Sequence[Problem], ends: Sequence[np.ndarray]) -> np.ndarra
     thousandth of the region of all starts and ends, or joined by a line in a valley. A point of a line, of loss h above
     the lower end and of slope g, is about 2 h/|g| away from the bottom of a valley, which is exact for a parabola; the
     line is in the valley if this is nowhere more than an eighth of its length. On a ridge between two minima g is zero.
+    A valley that no end is near may join two sets, and a ridge thinner than a 16th of a line may be overlooked.
 
     **Arguments:**
 
@@ -235,8 +236,7 @@ def kept(portrait: Portrait, problems: Sequence[Problem], paths: Sequence[np.nda
             coefficients = np.zeros(5)
             coefficients[unknowns] = solution * np.sign(solution[np.flatnonzero(solution)[0]])
             drift = max(_drift(coefficients, path) for path in paths)
-            allowed = max(_DRIFT, 100 * max(problem.spec.flow.rtol for problem in problems))
-            return Conic(tuple((coefficients + 0.0).tolist()), drift) if drift <= allowed else None
+            return Conic(tuple((coefficients + 0.0).tolist()), drift) if drift <= _DRIFT else None
     return None
 
 

@@ -1,10 +1,10 @@
 """What the page shows in the plane of two weights: paths, the ends that flows reach, and the curve that they keep."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from flowsim._core.checks import refuse
 from flowsim._core.text import in_unicode
 from flowsim._core.types import Document
 from flowsim.experiments.sweep.portrait import Conic, Portrait, basins, kept
@@ -28,7 +28,7 @@ _TERMS = ("{x}²", "{y}²", "{x} {y}", "{x}", "{y}")
 
 
 def portrayed(
-    plane: Portrait, flat: Mapping[str, np.ndarray], shape: Sequence[int], problems: Sequence[Problem]
+    plane: Portrait, columns: Mapping[str, np.ndarray], shape: Sequence[int], problems: Sequence[Problem]
 ) -> tuple[Document, list[Document]]:
     """The portrait in JSON's types, and what it adds to each cell: p, the points of its path, and k, the number of what
     becomes of it.
@@ -36,71 +36,80 @@ def portrayed(
     **Arguments:**
 
     - plane: the two coordinates.
-    - flat: the quantities of a map, with the cells on the first axis.
+    - columns: the quantities of a map, with the cells on the first axis.
     - shape: of the grid.
     - problems: of the cells.
     """
     problems = [problem.prepared() for problem in problems]
-    paths = [path[np.all(np.isfinite(path), axis=1)] for path in flat["curve_path"]]
-    starts, outcomes = np.stack([path[0] for path in paths]), flat["outcome"]
+    paths = [path[np.all(np.isfinite(path), axis=1)] for path in columns["curve_path"]]
+    if not all(map(len, paths)):
+        refuse("--portrait", "of numbers that are finite along each flow", f"{plane.x.name} or {plane.y.name} is not")
+    starts, outcomes = np.stack([path[0] for path in paths]), columns["outcome"]
     whole = [path for path, outcome in zip(paths, outcomes, strict=True) if outcome != "failed"]
     low, high = (end(np.concatenate([*whole, starts]), axis=0) for end in (np.min, np.max))
     wide = np.where(high > low, high - low, np.maximum(np.abs(high), 1.0))
     grid = starts.reshape(*shape, 2)
     moves = [bool(np.any(np.ptp(grid, axis=axis) > _SAME_START * wide)) for axis in range(len(shape))]
     sets, numbers = [], np.zeros(len(paths), int)
-    places = np.stack(np.unravel_index(np.arange(len(paths)), tuple(shape)), axis=1)
+    cells_at = np.stack(np.unravel_index(np.arange(len(paths)), tuple(shape)), axis=1)
     still = [axis for axis, moving in enumerate(moves) if not moving]
-    _, groups = np.unique(places[:, still], axis=0, return_inverse=True)
+    _, groups = np.unique(cells_at[:, still], axis=0, return_inverse=True)
+    last = np.stack([path[-1] for path in paths])
     for group in range(np.max(groups) + 1):
-        _add_sets(np.flatnonzero(groups == group), plane, paths, flat, problems, wide, sets, numbers)
+        cells = np.flatnonzero(groups == group)
+        of_group = {name: columns[name][cells] for name in ("outcome", "curve_end")}
+        for rank, text, places in _sets(plane, of_group, [problems[cell] for cell in cells], last[cells], wide):
+            numbers[cells[places]] = len(sets)
+            sets.append({"rank": rank, "text": text, "count": len(places)})
     conic = kept(plane, problems, whole) if whole else None
+    kept_there = None
+    if conic is not None:
+        name, drift = _named(conic, plane), short(conic.drift, 1)
+        kept_there = {"c": conic.coefficients, "name": name, "drift": drift}
     portrait = {
         "names": [plane.x.name, plane.y.name],
         "view": [short(end) for ends in zip(low - 0.06 * wide, high + 0.06 * wide, strict=True) for end in ends],
         "moves": moves,
         "sets": sets,
-        "kept": None
-        if conic is None
-        else {"c": conic.coefficients, "name": _named(conic, plane), "drift": short(conic.drift, 1)},
+        "others": plane.size > 2,
+        "kept": kept_there,
     }
     return portrait, [{"p": path.T, "k": int(number)} for path, number in zip(paths, numbers, strict=True)]
 
 
-def _add_sets(
-    cells: np.ndarray,
-    plane: Portrait,
-    paths: Sequence[np.ndarray],
-    flat: Mapping[str, np.ndarray],
-    problems: Sequence[Problem],
-    wide: np.ndarray,
-    sets: list[Document],
-    numbers: np.ndarray,
-) -> None:
-    """Add the sets of ends of cells that differ in their starts, and the number of the set of each cell."""
-    last = np.stack([path[-1] for path in paths])
-    found: list[tuple[Any, str, np.ndarray]] = []
-    for outcome in dict.fromkeys(flat["outcome"][cells].tolist()):
-        same = cells[flat["outcome"][cells] == outcome]
+def _sets(
+    plane: Portrait, columns: Mapping[str, np.ndarray], problems: Sequence[Problem], last: np.ndarray, wide: np.ndarray
+) -> list[tuple[int, str, np.ndarray]]:
+    """What becomes of flows from different starts: for each set of ends its rank, which is negative where flows are not
+    at rest, its description, and the places of its flows.
+
+    **Arguments:** plane, columns, problems: of the flows; last: the last points of their paths; wide: the picture.
+    """
+    found: list[tuple[tuple[float, ...], str, np.ndarray]] = []
+    outcomes = columns["outcome"]
+    for outcome in np.unique(outcomes).tolist():
+        same = np.flatnonzero(outcomes == outcome)
         if outcome in _NOT_AT_REST:
-            found.append(((1, outcome), _NOT_AT_REST[outcome], same))
             continue
-        labels = basins([problems[cell] for cell in same], list(flat["curve_end"][same]))
+        labels = basins([problems[cell] for cell in same.tolist()], list(columns["curve_end"][same]))
         for label in range(np.max(labels) + 1):
-            of_set = same[labels == label]
-            ends = last[of_set]
-            where = _where(plane, ends, wide)
-            found.append(((0, *np.mean(ends, axis=0).tolist()), f"{_AT_REST[outcome]}, {where}", of_set))
-    for rank, (key, text, of_set) in enumerate(sorted(found, key=lambda one: one[0])):
-        numbers[of_set] = len(sets)
-        sets.append({"rank": -1 if key[0] else rank, "text": text, "count": len(of_set)})
+            ends = last[same[labels == label]]
+            text = f"{_AT_REST[outcome]}, {_where(plane, ends, wide)}"
+            found.append((tuple(np.mean(ends, axis=0)), text, same[labels == label]))
+    # Sets keep their colours, as far as they stay in order, when another slider moves them.
+    found.sort(key=lambda one: one[0])
+    ranked = [(rank, text, cells) for rank, (_, text, cells) in enumerate(found)]
+    for number, (outcome, text) in enumerate(_NOT_AT_REST.items(), 1):
+        if np.any(outcomes == outcome):
+            ranked.append((-number, text, np.flatnonzero(outcomes == outcome)))
+    return ranked
 
 
 def _where(plane: Portrait, ends: np.ndarray, wide: np.ndarray) -> str:
     low, high = np.min(ends, axis=0), np.max(ends, axis=0)
     if np.all(high - low <= _POINT * wide):
         low = high = (low + high) / 2
-    # What no picture shows is no number to read.
+    # A value that is too small to see in the picture is rounding.
     low, high = (np.where(np.abs(end) <= _NOTHING * wide, 0.0, end) for end in (low, high))
     ranges = zip((plane.x.name, plane.y.name), low, high, strict=True)
     said = [
