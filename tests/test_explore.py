@@ -154,17 +154,20 @@ def test_bad_input_is_one_line_before_anything_is_written(over, more, says, tmp_
 def test_a_problem_of_a_user_without_a_minimum_shows_its_loss_and_claims(tmp_path, capsys):
     (tmp_path / "own.py").write_text(OWN)
     make, out = f"{tmp_path / 'own.py'}:make", tmp_path / "page.html"
-    words = ["explore", make, "--over", "scale=0.2,0.5", "--claims", "own.*", "--set", "flow.t1=3.0", "--quiet"]
-    assert main.main([*words, "--out", str(out)]) == 0
-    assert capsys.readouterr().out == f"page: {out}\n"
-    data = data_of(out)
-    assert data["claims"] == ["own.grows"]
-    for place, cell in enumerate(data["cells"]):
-        problem = spec_of({"make": make, "scale": (0.2, 0.5)[place]}).build()
-        run = gradient_flow(problem.loss, problem.start, times=np.asarray(cell["t"][1:]))
-        np.testing.assert_allclose(cell["y"], np.asarray(run.loss)[np.searchsorted(run.t, cell["t"])], rtol=1e-3)
-        assert (cell["excess"], cell["rate"], cell["met"], cell["margins"]) == (False, 0, [1], [0])
-    assert data["view"]["m"] is None
+    # Four flows and more go in lockstep, fewer one by one.
+    for scales in [(0.2, 0.5), (0.2, 0.3, 0.5, 0.6, 0.9)]:
+        over = "scale=" + ",".join(map(str, scales))
+        words = ["explore", make, "--over", over, "--claims", "own.*", "--set", "flow.t1=3.0", "--quiet"]
+        assert main.main([*words, "--out", str(out)]) == 0
+        assert capsys.readouterr().out == f"page: {out}\n"
+        data = data_of(out)
+        assert data["claims"] == ["own.grows"]
+        for place, cell in enumerate(data["cells"]):
+            problem = spec_of({"make": make, "scale": scales[place]}).build()
+            run = gradient_flow(problem.loss, problem.start, times=np.asarray(cell["t"][1:]))
+            np.testing.assert_allclose(cell["y"], np.asarray(run.loss)[np.searchsorted(run.t, cell["t"])], rtol=1e-3)
+            assert (cell["excess"], cell["rate"], cell["met"], cell["margins"]) == (False, 0, [1], [0])
+        assert data["view"]["m"] is None
     assert main.main([*words[:3], "depth=1,2", "--out", str(out)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 

@@ -77,7 +77,7 @@ def page(own) -> pathlib.Path:
 
 
 def test_a_plane_has_two_weights_or_observables_by_name(own):
-    found = problem(None, net(2.0, 3.0, 0.5), own)
+    found = problem(FunctionLoss(lambda net: net.a**2), net(2.0, 3.0, 0.5), own)
     plane = portrait_of(("w[1][2]", "product"), found)
     assert (float(plane.x.of(found.start)), float(plane.y.of(found.start)), plane.size) == (0.5, 6.0, 8)
     assert plane.x.put is not None and plane.y.put is None

@@ -1,5 +1,6 @@
 """Cells of a sweep with any loss: flows of one structure in lockstep, the others one by one."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -38,7 +39,7 @@ from flowsim.flow.solvers.summary import (
 from flowsim.flow.solvers.threads import blas_in_one_thread, cores
 from flowsim.flow.systems import loss_system, norm_sq
 from flowsim.flow.trajectory import Trajectory
-from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses import AbstractPopulationLoss, MinimumKind
 from flowsim.problem import AbstractSpec, Problem
 from flowsim.problem.base import StopTable
 from flowsim.problem.own.problem import still_holds
@@ -199,6 +200,8 @@ def integrate(losses: PyTree, starts: PyTree, ends: Ends) -> tuple[Summary, Scal
         summary, view, seen = follow(kernel, observer, observer.last)
         models = eqx.filter_vmap(system.decode)(seen.rows.point)
         run = trajectory_of(seen.rows, models, loss(start) - seen.rows.excess[0])
+        if loss.minimum_kind is MinimumKind.UNKNOWN:  # the excess is not, so that the loss does not follow from it
+            run = dataclasses.replace(run, loss=eqx.filter_vmap(loss)(models))
         return _from_saddle(summary, loss, start), scales, system.decode(view.point), run, seen.whole, subtracted
 
     return eqx.filter_vmap(one)(losses, starts, ends)

@@ -320,7 +320,7 @@ def _curved(values: np.ndarray) -> bool:
     return bool(seen.size and np.max(seen) > _CURVED * np.min(seen))
 
 
-def _ends(values: np.ndarray, logarithmic: bool) -> list[float | bool | None] | None:
+def _ends(values: np.ndarray, logarithmic: bool) -> list[float | int | bool | None] | None:
     if logarithmic:
         values = values[values > 0]
     if not values.size:

@@ -12,7 +12,7 @@ from flowsim.problem import Problem
 from flowsim.report.explore.numbers import short
 
 _NOT_AT_REST = {
-    "undecided": "come so near the saddle at zero weights that rounding decides where they end",
+    "undecided": "come so near zero weights, a critical point, that rounding decides where they end",
     "unfinished": "are not at rest where they end",
     "failed": "were not integrated to their end",
 }
@@ -21,6 +21,7 @@ _AT_REST = {
     "saddle": "end in the saddle at zero weights",
     "other-critical-point": "come to rest",
 }
+_ZERO = "come to rest at zero weights"  # a saddle or a minimum, where the least loss is not known
 _SAME_START = 1e-12  # of the picture
 _POINT = 1e-2  # of the picture: a set of ends that is called a point
 _NOTHING = 1e-4  # of the picture
@@ -57,7 +58,7 @@ def portrayed(
     last = np.stack([path[-1] for path in paths])
     for group in range(np.max(groups) + 1):
         cells = np.flatnonzero(groups == group)
-        of_group = {name: columns[name][cells] for name in ("outcome", "curve_end")}
+        of_group = {name: columns[name][cells] for name in ("outcome", "curve_end", "curve_is_excess")}
         for rank, text, places in _sets(plane, of_group, [problems[cell] for cell in cells], last[cells], wide):
             numbers[cells[places]] = len(sets)
             sets.append({"rank": rank, "text": text, "count": len(places)})
@@ -94,7 +95,8 @@ def _sets(
         labels = basins([problems[cell] for cell in same.tolist()], list(columns["curve_end"][same]))
         for label in range(np.max(labels) + 1):
             ends = last[same[labels == label]]
-            text = f"{_AT_REST[outcome]}, {_where(plane, ends, wide)}"
+            unknown = outcome == "saddle" and not np.all(columns["curve_is_excess"][same])
+            text = f"{_ZERO if unknown else _AT_REST[outcome]}, {_where(plane, ends, wide)}"
             found.append((tuple(np.mean(ends, axis=0)), text, same[labels == label]))
     # Sets keep their colours, as far as they stay in order, when another slider moves them.
     found.sort(key=lambda one: one[0])
