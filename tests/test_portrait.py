@@ -214,8 +214,10 @@ RING = [(np.cos(t), np.sin(t)) for t in np.linspace(0, 6, 12)]
         (lambda m: 1 - jnp.exp(-((m.a - 5) ** 2)) - jnp.exp(-((m.a + 5) ** 2)) + m.b**2, [(5, 0), (-5, 0)], [0, 1]),
         # Points of rest at different heights.
         (lambda m: m.a**2 * (m.a - 2) ** 2 + 0.1 * m.a**2 * (3 - m.a), [(0, 0), (1.87, 0)], [0, 1]),
-        # The loss of a flow's end has the rounding of the loss.
-        (lambda m: 1e3 + 1e-3 * (m.a * m.b - 1) ** 2, [(1, 1), (1 + 1e-8, 1), (1.2, 1 / 1.2), (-1, -1)], [0, 0, 0, 1]),
+        # Along a valley the loss and its slope are rounding, and ends are near it, as flows stop before they reach it.
+        (lambda m: 700 * (jnp.cosh(m.a) ** 2 - jnp.sinh(m.a) ** 2) + m.b**2, [(0, 0), (1, 0), (2, 0)], [0, 0, 0]),
+        (lambda m: (m.a**2 + m.b**2 - 1) ** 4, [(1.006, 0), (np.cos(0.012), np.sin(0.012))], [0, 0]),
+        (lambda m: 1e3 + 1e-3 * (m.a * m.b - 1) ** 2, [(1, 1), (1.2, 1 / 1.2), (-1, -1)], [0, 0, 1]),
     ],
 )
 def test_ends_are_one_set_where_a_valley_joins_them(loss, points, sets, own):
@@ -233,8 +235,8 @@ def test_ends_are_one_set_where_a_valley_joins_them(loss, points, sets, own):
         (lambda m: (m.a * m.b - 1) ** 2 + 1e-6 * m.a**2, None),
         (lambda m: (m.a - 1) ** 2 + (m.b - 2) ** 4, None),
         (lambda m: jnp.sum(m.w**2), None),
-        # The start does not show that c takes part; the flow does.
-        (lambda m: (m.a * m.b - 1) ** 2 + (m.w[0, 0] - 1) ** 2 * (1 + m.a**2 * m.w[0, 0]), None),
+        # Where all starts are, a^2 - b^2 is kept; w takes part later.
+        (lambda m: (m.a * m.b - 1) ** 2 + (m.w[0, 0] - 1) ** 2 * (1 + (m.a * m.w[0, 0]) ** 2), None),
     ],
 )
 def test_a_conic_is_drawn_only_where_all_flows_keep_it(loss, conic, own):
