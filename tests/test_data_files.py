@@ -157,3 +157,75 @@ def test_a_sweep_of_other_data_is_refused(data, tmp_path, capsys):
     (out / "sweep.json").unlink()
     assert main.main([*words, "--resume"]) == 2
     assert (out / "map.npz").read_bytes() == before
+
+
+def test_an_audit_and_a_certificate_of_other_data_are_not_believed(data, tmp_path, capsys):
+    own, out = tmp_path / "own.py", tmp_path / "out"
+    problems = ", problems=({'make': __file__ + ':make'},))\n"
+    made = MADE.replace("    return", f"    LIMIT = {READS}\n    return").removesuffix(")\n") + problems
+    own.write_text(HEAD + made)
+    words = ["audit", "--paper", str(own), "--out", str(out), "--certify", "--certify-budget", "20s"]
+
+    def judged():
+        assert main.main(words) == 0
+        (claim,) = json.loads((out / "verdicts.json").read_text())["claims"]
+        return claim["verdict"], claim["certified"]
+
+    assert judged() == ("holds", "proved")
+    before = {path: path.read_bytes() for path in (out / "units").iterdir()}
+    assert judged() == ("holds", "proved") and before == {path: path.read_bytes() for path in (out / "units").iterdir()}
+    data.write_text('{"bound": 3.0}')
+    assert judged() == ("violated", "refuted")
+
+
+OPAQUE = """
+class Power(eqx.Module):
+    n: int = eqx.field(static=True)
+    def __call__(self, m):
+        return m.x**self.n
+class Plain:
+    def __init__(self, value):
+        self.value = value
+    def __call__(self, m):
+        return (m.x - self.value) ** 2
+    def method(self, m):
+        return self(m)
+class W(eqx.Module):
+    x: jax.Array
+    c: object = None
+    def __call__(self, prompt):
+        return prompt.query @ self.x * self.c(W(jnp.ones(())))
+def ruled(value):
+    square = jax.custom_jvp(lambda x: x**2)
+    square.defjvp(lambda at, to: (square(*at), value * at[0] * to[0]))
+    return lambda m: square(m.x)
+def drawn(value):
+    return flowsim.MonteCarloLoss(flowsim.LinearRegression(jnp.eye(2), 3), 256, 4)
+"""
+MAKERS = {
+    "a number that is static": "Power(int(value))",
+    "an object of the user": "Plain(value)",
+    "its method": "Plain(value).method",
+    "what holds it": "lambda m: thing(m)",
+    "a compiled function": "jax.jit(lambda m: value * m.x**2)",
+    "a mapped function": "lambda m: mapped(m.x[None])[0]",
+    "a derivative by hand": "ruled(value)",
+    "an array of a compiled function": "jax.jit(lambda m: jnp.sum(array * m.x))",
+}
+
+
+@pytest.mark.parametrize("name", [*MAKERS, "a model of a sampled loss"])
+def test_a_flow_is_known_by_all_that_its_loss_computes_with(name, data, tmp_path):
+    own = tmp_path / "own.py"
+    made = f"flowsim.FunctionLoss({MAKERS.get(name, '')}, minimum=0.0), W(jnp.asarray(1.0))"
+    if name not in MAKERS:
+        made = "drawn(value), W(jnp.ones(2), Plain(value))"
+    own.write_text(
+        HEAD + OPAQUE + f"def make():\n    value = {READS}\n    thing, array = Plain(value), jnp.full(3, value)\n"
+        f"    mapped = jax.vmap(lambda x: value * x**2)\n    return {made}\n"
+    )
+    found = []
+    for bound in (2.0, 4.0, 2.0):
+        data.write_text(json.dumps({"bound": bound}))
+        found.append(spec_of({"make": f"{own}:make"}).build().identity)
+    assert found[0] == found[2] != found[1]

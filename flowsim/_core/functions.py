@@ -6,16 +6,23 @@ import contextlib
 import contextvars
 import functools
 import inspect
+import operator
 import pathlib
 import re
+import sys
 import types
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import equinox as eqx
 import jax
 import numpy as np
+from jax.extend.core import ClosedJaxpr
+from jaxtyping import Array, PyTree
 
 from flowsim._core import checks
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object in memory, which differs in each process
+_MADE = "made by a library"
 
 
 class _OpaqueError(Exception):
@@ -45,6 +52,24 @@ def values_as_text(function: object, code: bool = False) -> str:
     return _as_text(known_by_value(function), code)
 
 
+def program_as_text(function: Callable, *arguments: PyTree) -> str:
+    """The operations of a function, with all numbers in them, as text without addresses.
+
+    It tells functions apart that `known_by_value` knows by their identity alone.
+    """
+    traced, *_ = eqx.filter_make_jaxpr(function)(*arguments)
+    return ADDRESS.sub("", f"{traced.jaxpr}{[_as_text(_essence(one, ()), False) for one in _constants_of(traced)]}")
+
+
+def _constants_of(traced: ClosedJaxpr) -> Iterator[Array]:
+    """The arrays that a program and the programs within it use."""
+    yield from traced.consts
+    for eqn in traced.jaxpr.eqns:
+        for part in jax.tree.leaves(tuple(eqn.params.values()), is_leaf=lambda one: isinstance(one, ClosedJaxpr)):
+            if isinstance(part, ClosedJaxpr):
+                yield from _constants_of(part)
+
+
 def _as_text(value: object, code: bool) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(_as_text(part, code) for part in value)})"
@@ -54,7 +79,7 @@ def _as_text(value: object, code: bool) -> str:
         # Numbers in a code object belong to it.
         constants = [_as_text(one, code) if isinstance(one, types.CodeType) else repr(one) for one in value.co_consts]
         return _as_text((value.co_code, value.co_names, tuple(constants)), code)
-    return "" if type(value) is int else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    return "" if type(value) is int else ADDRESS.sub("", repr(value))
 
 
 def _essence(value: object, within: tuple[int, ...]) -> Hashable:
@@ -90,8 +115,28 @@ def _essence(value: object, within: tuple[int, ...]) -> Hashable:
     # Functions of libraries do not change, so their identity is enough.
     library = isinstance(value, types.FunctionType | types.BuiltinFunctionType)
     if library or (type(value).__module__ or "").startswith("jax"):
-        return type(value), id(value)
+        return "" if _is_in_its_module(value) else _MADE, type(value), id(value)
     raise _OpaqueError
+
+
+def _is_in_its_module(value: object) -> bool:
+    """Whether a library holds an object under its own name. It may have made others of functions of the user."""
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    file = pathlib.Path(getattr(module, "__file__", None) or "site-packages")
+    with contextlib.suppress(AttributeError):
+        held = operator.attrgetter(getattr(value, "__qualname__", ""))(module) is value
+        return held and ("site-packages" in file.parts or pathlib.Path(__file__).parents[1] in file.parents)
+    return not callable(value)
+
+
+def _holds_made(value: Hashable) -> bool:
+    return value is _MADE or (isinstance(value, tuple) and any(map(_holds_made, value)))
+
+
+def is_known_to_all(function: object) -> bool:
+    """Whether `values_as_text` holds all that a function computes with."""
+    value = known_by_value(function)
+    return not isinstance(value, int) and not _holds_made(value)
 
 
 def _of_library(function: types.FunctionType) -> bool:

@@ -120,6 +120,11 @@ class AbstractSpec(AbstractTable, frozen=True, metaclass=_AbstractTables):
         return self.identity
 
     @property
+    def content(self) -> str:
+        """The text of a problem file, with a digest of what a user's function makes at present."""
+        return self.to_toml()
+
+    @property
     @abc.abstractmethod
     def only_device(self) -> str | None:
         """The reason why only one device can compute the loss, or None if several devices can share its samples."""

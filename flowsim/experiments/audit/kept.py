@@ -1,5 +1,6 @@
 """Finished verdicts of an audit, each in a file with a digest of all that it depends on."""
 
+import functools
 import hashlib
 import json
 import pathlib
@@ -24,12 +25,13 @@ class Kept:
 
     def __init__(self, folder: pathlib.Path | None, *, fresh: bool = False):
         self.folder, self._fresh = folder, fresh
+        self._content = functools.cache(lambda spec: spec.content)
 
     def key_of(self, claim: Claim, together: Iterable[Claim], spec: AbstractSpec) -> str:
         """A digest of everything that a verdict depends on; empty if nothing is kept.
 
-        This includes the problem, the claim with its modules, the claims that are compared with it, flowsim, the
-        versions of its dependencies, and the kind of device.
+        This includes the problem with what a user's function makes, the claim with its modules, the claims that are
+        compared with it, flowsim, the versions of its dependencies, and the kind of device.
 
         **Arguments:**
 
@@ -40,7 +42,7 @@ class Kept:
         if self.folder is None:
             return ""
         claims = [(one.id, one.form, claim_digest(one)) for one in (claim, *together)]
-        parts = (claims, spec.to_toml(), core_digest(), versions(), jax.default_backend())
+        parts = (claims, self._content(spec), core_digest(), versions(), jax.default_backend())
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def load(self, claim: Claim, spec: AbstractSpec, key: str) -> Document | None:

@@ -28,7 +28,7 @@ def key_of(claim: Claim, spec: AbstractSpec) -> str:
 
     The code that finds certificates is not included, since a proof stays valid however it was found.
     """
-    parts = (claim.id, claim.form, statement_digest(claim), spec.to_toml(), VERSIONS)
+    parts = (claim.id, claim.form, statement_digest(claim), spec.content, VERSIONS)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -20,12 +20,12 @@ from msgspec import Meta
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
-from flowsim._core.functions import known_by_value, values_as_text
+from flowsim._core.functions import ADDRESS, is_known_to_all, known_by_value, program_as_text, values_as_text
 from flowsim._core.types import Document, Tables
 from flowsim.flow.recording import check_model
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.losses import AbstractPopulationLoss
-from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss, prepared
 from flowsim.problem import toml
 from flowsim.problem.architecture import Curve
 from flowsim.problem.base import AbstractSpec, FlowTable, Kind, Observable, Problem
@@ -70,9 +70,17 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
 
     def identity_with(self, loss: AbstractPopulationLoss, start: PyTree) -> str:
         # The function may read a file, or whatever else the digest of its module does not know.
-        leaves, _ = jax.tree.flatten((loss, start))
-        made = [values_as_text(leaf.function if isinstance(leaf, _Named) else leaf) for leaf in leaves]
-        return hashlib.sha256("\0".join([self.identity, *made]).encode()).hexdigest()
+        leaves, structure = jax.tree.flatten((loss, start))
+        given = [leaf.function if isinstance(leaf, _Named) else leaf for leaf in leaves]
+        made = [str(structure), *map(values_as_text, given)]
+        if ADDRESS.search(made[0]) or not all(map(is_known_to_all, given)):
+            both = lambda loss, model: (loss(model), loss.gradient(model))
+            made.append(program_as_text(both, prepared(loss, start), start))
+        return hashlib.sha256(ADDRESS.sub("", "\0".join([self.identity, *made])).encode()).hexdigest()
+
+    @property
+    def content(self) -> str:
+        return f"{self.to_toml()}\0{self.build().identity}"
 
     @property
     def only_device(self) -> str:
