@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import flowsim
+from flowsim._core.documents import write_json
 from flowsim._core.files import DamagedFileError, read_arrays, read_document, write_arrays
 from flowsim.cli import main
 from flowsim.experiments.sources import claim_digest
@@ -279,3 +280,68 @@ def test_a_pipe_for_a_file_is_not_waited_for(read, tmp_path):
     os.mkfifo(tmp_path / "a.npz")
     with pytest.raises(OSError, match="not a file, but a pipe or a device"):
         read(tmp_path / "a.npz")
+
+
+OWN_CLAIM = """import flowsim
+claim = flowsim.Claim("mine.trace", "notes", "tr L <= 2 d |L|",
+    lambda loss, run: flowsim.at_most(loss.eigenvalues.sum()[None], 4 * loss.eigenvalues[-1:]), along_flow=False,
+    spaces=(flowsim.Space({"task.covariance.condition": flowsim.Real(1.0, 9.0)},
+    {"task": {"covariance": {"dimension": 2}, "context_length": 3}, "init": {"kind": "zeros"}}),),
+    problems=({"task": {"covariance": "identity", "dimension": 2, "context_length": 3}, "init": {"kind": "zeros"}},))
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "taken"),
+    [
+        ("ablate", "ablation.json"),
+        ("ablate", "figures/ablation.png"),
+        ("sharpen", "figures/sharpening.png"),
+        ("refute", "counterexample.toml"),
+        ("certify", ""),
+    ],
+)
+def test_a_folder_in_place_of_a_file_is_refused_before_the_work(command, taken, tmp_path, capsys, monkeypatch):
+    def work(*_, **__):
+        raise AssertionError("the work began")
+
+    for name in ("flowsim.cli.search.ablated", "flowsim.cli.search.sharpened", "flowsim.cli.search.search"):
+        monkeypatch.setattr(name, work)
+    monkeypatch.setattr("flowsim.cli.claims.certification", work)
+    (tmp_path / "own.py").write_text(OWN_CLAIM)
+    (tmp_path / "out" / taken).mkdir(parents=True)
+    line = line_of(capsys, 2, command, f"{tmp_path}/own.py:claim", "--out", tmp_path / "out")
+    assert line.endswith(f"--out must be where files can be written, but {tmp_path / 'out' / taken}: a folder is there")
+
+
+def test_a_file_in_place_of_the_folder_of_figures_is_refused(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN_CLAIM)
+    (tmp_path / "figures").write_text("")
+    line = line_of(capsys, 2, "ablate", f"{tmp_path}/own.py:claim", "--out", tmp_path)
+    assert "its folder is a file" in line
+
+
+def test_a_pipe_is_neither_replaced_nor_waited_for(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN_CLAIM)
+    pipe = tmp_path / "pipe.py"
+    os.mkfifo(pipe)
+    with pytest.raises(FileExistsError, match="a device or a pipe is there"):
+        write_json(pipe, {})
+    line = line_of(capsys, 2, "certify", f"{tmp_path}/own.py:claim", "--out", pipe)
+    assert "a device or a pipe is there" in line and pipe.is_fifo()
+    assert "not a file, but a pipe" in line_of(capsys, 2, "ablate", f"{pipe}:claim")
+    assert "is not a proof" in line_of(capsys, 1, "verify", pipe)
+
+
+def test_a_certificate_makes_its_folder(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN_CLAIM)
+    out = tmp_path / "made" / "for" / "it.json"
+    assert main.main(["certify", f"{tmp_path}/own.py:claim", "--out", str(out)]) == 0
+    assert main.main(["verify", str(out)]) == 0
+
+
+def test_an_ablation_says_in_python_that_a_folder_is_in_its_place(tmp_path):
+    (tmp_path / "own.py").write_text(OWN_CLAIM)
+    (tmp_path / "ablation.json").mkdir()
+    with pytest.raises(ValueError, match=r"out must be where files can be written, but .*: a folder is there"):
+        flowsim.ablate(find_own(f"{tmp_path}/own.py:claim", flowsim.Claim), problems=8, out=tmp_path)

@@ -140,8 +140,12 @@ def _digest(document: Document) -> str:
 
 
 def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], object]) -> None:
-    """Replace a file as a whole: write a temporary file in the same folder, flush it to the disk, rename it."""
+    """Replace a file as a whole: write a temporary file in the same folder, flush it to the disk, rename it.
+
+    **Raises:** `OSError` if a folder, a device or a pipe is there, which a file would replace.
+    """
     path = pathlib.Path(path)
+    _require_no_other(path)
     temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as file:
@@ -152,6 +156,24 @@ def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], object]) -
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _require_no_other(path: pathlib.Path) -> None:
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a folder is there", str(path))
+    if path.exists() and not path.is_file():
+        raise FileExistsError(errno.EEXIST, "a device or a pipe is there", str(path))
+
+
+def refuse_taken(field: str, *paths: str | os.PathLike) -> None:
+    """Refuse files, before the work of which they will tell, if something else is where they or their folders go."""
+    for path in map(pathlib.Path, paths):
+        try:
+            _require_no_other(path)
+            if path.parent.exists() and not path.parent.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, "its folder is a file")
+        except OSError as error:
+            refuse(field, "where files can be written", f"{path}: {error.strerror}")
 
 
 def remove_parts_of_the_dead(folder: str | os.PathLike) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from flowsim import papers
 from flowsim._core import VERSION
 from flowsim._core.checks import refuse
-from flowsim._core.files import write_whole
+from flowsim._core.files import bytes_of, folder_of, refuse_taken, write_whole
 from flowsim._core.text import counted, cut
 from flowsim.claims import Claim, Family, Judgement
 from flowsim.claims.proofs import OpenError
@@ -141,6 +141,9 @@ def certify(
     """
     claim = claim_of(identifier, form)
     named = [tables_of(problem)] if problem else [unnamed(tables) for tables in claim.problems]
+    refuse_taken("--out", out)
+    with folder_of(out.parent):
+        out.parent.mkdir(parents=True, exist_ok=True)
     try:
         certificate = certification(claim, [spec_of(tables, overrides) for tables in named], until=until)
     except OpenError as error:
@@ -157,7 +160,7 @@ def certify(
 def verify(path: pathlib.Path) -> int:
     """Check a certificate."""
     try:
-        certificate = json.loads(path.read_text(encoding="utf-8"))
+        certificate = json.loads(bytes_of(path))
         found = check_certificate(certificate)
     except Exception as error:  # a certificate with any fault proves nothing
         print(f"flowsim: {path} is not a proof: {error}", file=sys.stderr)

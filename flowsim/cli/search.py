@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from flowsim import papers
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.documents import ForeignFileError
-from flowsim._core.files import folder_of
+from flowsim._core.files import folder_of, refuse_taken
 from flowsim._core.text import TRACEBACK, in_short, listed
 from flowsim._core.types import Options
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Real, Whole
 from flowsim.cli.common import FINISHED, claim_of, claims_of, exit_status, print_json, seconds_of, tables_of
+from flowsim.experiments.ablation import FILE as ABLATION
 from flowsim.experiments.ablation import ablate as ablated
 from flowsim.experiments.certification import ContradictionError, counterexample_of
 from flowsim.experiments.executors import executor_of
@@ -49,7 +50,7 @@ class Asked(NamedTuple):
 def refute(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bool) -> int:
     """Search for a counterexample; print it, and write it to the folder ``out``."""
     out = asked.out
-    with _options(asked) as (claim, options):
+    with _options(asked, "counterexample.toml", f"figures/counterexample.{format}") as (claim, options):
         found = search(claim, **options, out=out, progress=not quiet)
     lines, known = [str(found)], counterexample_of(claim)
     if known is not None and found.counterexample is None:
@@ -75,7 +76,7 @@ def refute(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: boo
 def sharpen(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bool) -> int:
     """Search for the best constant; print it, and write it with a picture of its growth to the folder ``out``."""
     out = asked.out
-    with _options(asked) as (claim, options):
+    with _options(asked, f"figures/sharpening.{format}") as (claim, options):
         found = sharpened(claim, **options, out=out, progress=not quiet)
     lines = [str(found)]
     if out is not None:
@@ -94,7 +95,7 @@ def sharpen(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bo
 
 def ablate(asked: Asked, *, as_json: bool, format: str, quiet: bool) -> int:
     """Find which hypotheses a claim needs; print the result, and write it with a picture to the folder ``out``."""
-    with _options(asked) as (claim, options):
+    with _options(asked, ABLATION, f"figures/ablation.{format}") as (claim, options):
         found = ablated(claim, **{name: options[name] for name in ("budget", "problems", "seed")}, progress=not quiet)
     lines = [str(found)]
     if asked.out is not None:
@@ -159,14 +160,17 @@ def _check_seed(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def _options(asked: Asked) -> Iterator[tuple[Claim, Options]]:
-    """The claim and the arguments of its search. The folder is created after all options were checked."""
+def _options(asked: Asked, *files: str) -> Iterator[tuple[Claim, Options]]:
+    """The claim and the arguments of its search. The folder is created after all options were checked, also that
+    nothing else is where files will be written.
+    """
     _check_seed(asked.seed)
     claim, over = claim_of(asked.claim, asked.form), dict(map(_axis, asked.over))
     budget = seconds_of("--budget", asked.budget)
     with executor_of(asked.jobs, asked.scheduler) as executor:
         if asked.out is not None:
             with folder_of(asked.out):
+                refuse_taken("--out", *(asked.out / name for name in files))
                 asked.out.mkdir(parents=True, exist_ok=True)
         fresh = asked.out is not None and not (asked.out / PROGRESS).exists()
         try:

@@ -14,6 +14,7 @@ from flowsim._core.types import Document
 from flowsim.claims import Claim
 from flowsim.experiments.search.counterexample import Counterexample
 
+FILE = "ablation.json"
 _FAR = 1e3  # a larger factor is not worth a word
 _LATE = "the time ended before any of them was judged: give it more"
 
@@ -251,4 +252,4 @@ class Ablation:
 
     def save(self, folder: str | os.PathLike) -> None:
         """Write ablation.json."""
-        write_json(pathlib.Path(folder) / "ablation.json", self.document())
+        write_json(pathlib.Path(folder) / FILE, self.document())

@@ -11,11 +11,12 @@ import pathlib
 
 from flowsim import papers
 from flowsim._core import checks
+from flowsim._core.files import refuse_taken
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Space
 from flowsim.experiments.ablation.bounds import Outlook, bounds_of
 from flowsim.experiments.ablation.hypotheses import Dropped, dropped, looked, simplified, together
-from flowsim.experiments.ablation.result import Ablated, Ablation, Widened
+from flowsim.experiments.ablation.result import FILE, Ablated, Ablation, Widened
 from flowsim.experiments.ablation.starts import changed
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Sampler
@@ -52,6 +53,8 @@ def ablate(
 
     **Raises:** `ValueError` if the claim has no spaces, or neither hypotheses nor spaces with bounds.
     """
+    if out is not None:
+        refuse_taken("out", pathlib.Path(out) / FILE)
     if not claim.spaces:
         checks.refuse(f"the claim {claim.id}", "one with a space of problems to search", "it declares none")
     clock = Clock(budget, problems)

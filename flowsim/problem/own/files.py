@@ -196,7 +196,7 @@ def _read(path: str) -> dict[pathlib.Path, bytes]:
     """The present content of a file, followed by that of the user's files that it imports."""
     file = pathlib.Path(path)
     try:
-        found = {file: file.read_bytes()}
+        found = {file: bytes_of(file)}
     except (OSError, ValueError) as error:  # a ValueError comes from a text that cannot be a path
         refuse(path, "a Python file that can be read", f"reading it fails: {getattr(error, 'strerror', error)}")
     given = [pathlib.Path(os.path.abspath(place)) for place in sys.path or () if isinstance(place, str)]
@@ -206,7 +206,7 @@ def _read(path: str) -> dict[pathlib.Path, bytes]:
         for other in _imported(left.pop(), found, folders):
             # A file that cannot be read cannot be imported either.
             with contextlib.suppress(OSError):
-                found[other] = other.read_bytes()
+                found[other] = bytes_of(other)
                 left.append(other)
     first, *others = found
     return {name: found[name] for name in (first, *sorted(others, key=lambda path: (path.name, path)))}
