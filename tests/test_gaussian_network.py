@@ -235,6 +235,7 @@ def test_what_is_no_network_is_refused_in_one_line(arguments, line):
         ({"covariance": S}, r"covariance must be of shape \(3, 3\), .* inputs, but its shape is \(2, 2\)$"),
         ({"covariance": np.diag([1.0, 1.0, 0.0])}, "covariance must be positive definite"),
         ({"speeds": (1.0, 1.0, 1.0)}, "speeds must be two numbers, of a and of W, but there are 3$"),
+        ({"speeds": 1.0}, "speeds must be two numbers, of a and of W, but there are 1$"),
         ({"speeds": (1.0, 0.0)}, "speeds must be positive, but it is 0$"),
     ],
 )

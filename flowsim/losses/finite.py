@@ -64,6 +64,8 @@ class FiniteLoss(AbstractPopulationLoss):
         if residual not in RESIDUALS:
             checks.refuse("residual", f"one of {', '.join(RESIDUALS)}", f'it is "{residual}"')
         self.residual, self.predict, self.realizable = residual, predict, realizable
+        if not np.shape(targets)[:1] > (0,):  # pyright: ignore[reportCallIssue, reportArgumentType]
+            checks.refuse("targets", "at least one, on the first axis", f"got {targets!r:.60}")
         if probabilities is None:
             probabilities = np.full(len(targets), 1 / len(targets))  # pyright: ignore[reportArgumentType]
         self.probabilities = checks.as_array("probabilities", probabilities, (None,))
@@ -77,6 +79,13 @@ class FiniteLoss(AbstractPopulationLoss):
             if shape[:1] != (count,):
                 expected = f"arrays with {count} prompts, one for each probability, on the first axis"
                 checks.refuse("prompts", expected, f"the shape of one is {shape}")
+        for leaf in jax.tree.leaves(prompts):
+            kind = getattr(getattr(leaf, "dtype", None), "kind", "")
+            if kind and kind not in "biufV":  # JAX's own types, such as those of keys, are "V"
+                checks.refuse("prompts", "arrays of real numbers", f"one is {leaf!r:.60}")
+            # An infinity may stand for a token that is masked.
+            if kind == "f" and checks.is_concrete(leaf) and np.any(np.isnan(np.asarray(leaf))):
+                checks.refuse("prompts", "numbers", "they hold NaN")
         self.prompts = jax.tree.map(jnp.asarray, prompts)
         self.minimum = self._least if realizable else unknown_minimum()
         self.minimum_kind = MinimumKind.EXACT if realizable else MinimumKind.UNKNOWN

@@ -79,8 +79,9 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
             self.root = jnp.linalg.cholesky(S)
         self.speed = None
         if speeds is not None:
-            if len(speeds) != 2:
-                checks.refuse("speeds", "two numbers, of a and of W", f"there are {len(speeds)}")
+            given = len(speeds) if hasattr(speeds, "__len__") else 1
+            if given != 2:
+                checks.refuse("speeds", "two numbers, of a and of W", f"there are {given}")
             self.speed = checks.positive("speeds", speeds[0]), checks.positive("speeds", speeds[1])
         self.reach = self._reach()
         realizable = self.units >= width
