@@ -436,3 +436,18 @@ def test_two_searches_are_not_at_work_in_one_folder(own, tmp_path):
     with held(tmp_path) as alone, pytest.raises(ValueError, match="in which no other search is at work"):
         assert alone
         flowsim.refute(own("true"), problems=1, out=tmp_path)
+
+
+def test_a_search_for_a_constant_that_ended_early_says_so():
+    """Of k <= 18 for conditions k from 1 to 9 the best factor is 2, at the other end than the search begins."""
+    space = flowsim.Space(
+        {"task.covariance.condition": flowsim.Real(1.0, 9.0)},
+        {"task": {"covariance": {"dimension": 2}, "context_length": 3}, "init": {"kind": "zeros"}},
+    )
+    ratio = lambda loss: (loss.eigenvalues.max() / loss.eigenvalues.min())[None]
+    compare = lambda loss, _: flowsim.at_most(ratio(loss), 18.0)
+    claim = flowsim.Claim("own.ratio", "notes", "k <= 18", compare, along_flow=False, spaces=(space,))
+    short, long = (flowsim.sharpen(claim, problems=problems) for problems in (1, 900))
+    assert short.factor == pytest.approx(18.0) and not short.everywhere
+    assert "elsewhere the factor may be less" in str(short)
+    assert long.factor == pytest.approx(2.0) and long.everywhere and "elsewhere" not in str(long)

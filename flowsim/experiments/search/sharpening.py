@@ -74,6 +74,7 @@ class Sharpening:
     - growth: by parameter.
     - problems: how many were tried that meet the hypotheses.
     - seconds: the time spent.
+    - everywhere: whether all numbers were free in some of them. Otherwise the search ended before that.
     """
 
     claim: Claim
@@ -84,6 +85,7 @@ class Sharpening:
     growth: tuple[Growth, ...]
     problems: int
     seconds: float
+    everywhere: bool
 
     def __str__(self) -> str:
         where = ", ".join(f"{name} = {value_text(value)}" for name, value in self.values.items())
@@ -92,6 +94,8 @@ class Sharpening:
             f"{self.problems} problems, attained at {where} ({self.verdict.verdict} there).",
             f"  {cut(self.claim.text, LINE)}",
         ]
+        if not self.everywhere:
+            lines.append("  Only the values below were tried, and elsewhere the factor may be less: give it more time.")
         for name, value in self.verdict.constants.items():
             if f"sharp_{name}" in self.verdict.constants:
                 sharp = self.verdict.constants[f"sharp_{name}"]
@@ -118,6 +122,7 @@ class Sharpening:
                 "constants": self.verdict.constants,
                 "growth": [dataclasses.asdict(growth) | {"slope": growth.slope} for growth in self.growth],
                 "problems": self.problems,
+                "everywhere": self.everywhere,
                 "versions": versions(),
             }
         )
@@ -166,8 +171,10 @@ def sharpen(
         what = f"constant, over {', '.join(over) or 'all'}"
         family = _Family(claim, spaces, seed, clock, KeptUnits(folder, what, claim, spaces, seed, clock))
         found: dict[str, dict[float, float]] = {}
+        everywhere = False
         for units in (family.at_values(list(over)), family.anywhere()):
             for unit, least in family.evaluated(units, workers):
+                everywhere |= unit.parameter is None
                 if unit.parameter is not None and math.isfinite(least):
                     name, value = unit.parameter
                     factors = found.setdefault(name, {})
@@ -175,7 +182,7 @@ def sharpen(
             if not family.continues():
                 break
         growth = (Growth(name, *zip(*sorted(factors.items()), strict=True)) for name, factors in found.items())
-        result = family.result(tuple(growth))
+        result = family.result(tuple(growth), everywhere)
         if folder is not None:
             result.save(folder)
         return result
@@ -317,7 +324,7 @@ class _Family:
             self._best = least
         return least[0]
 
-    def result(self, growth: tuple[Growth, ...]) -> Sharpening:
+    def result(self, growth: tuple[Growth, ...], everywhere: bool) -> Sharpening:
         """The least factor, with the verdict on the problem that attains it."""
         if not self._met:
             refuse_excluded(self._claim, self._excluded, self._problems)
@@ -333,7 +340,8 @@ class _Family:
         verdict = judge_on(self._claim, evidence_of_point(self._claim, space, point.values))
         problem = None if space.make else spec_of(space.tables(point.values))
         values = dict(point.values)
-        return Sharpening(self._claim, factor, values, problem, verdict, growth, self._met, self._clock.seconds)
+        seconds = self._clock.seconds
+        return Sharpening(self._claim, factor, values, problem, verdict, growth, self._met, seconds, everywhere)
 
 
 def _middle(space: Space, name: str, value: int | float) -> dict[str, Axis]:
