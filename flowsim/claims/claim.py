@@ -30,7 +30,7 @@ class Trend(eqx.Module):
     **Fields:**
 
     - expected: the limit of the number, or its power of the parameter.
-    - within: the accuracy to which the limit or the power has to be known.
+    - within: the accuracy to which the limit or the power has to be known. What is off by less is not violated.
     - kind: "limit", "both", "above" or "below".
     """
 
@@ -184,7 +184,7 @@ def tends_to(value: ArrayLike, expected: ArrayLike, within: ArrayLike, *, allowa
 
     - value: the number for one member of the family.
     - expected: the limit, the same for all members.
-    - within: the accuracy to which the limit has to be known for "holds".
+    - within: the accuracy to which the limit has to be known for "holds", and by which it is off for "violated".
     - allowance: a bound on the error of the value for a reason other than numerical error.
     """
     return _trend("limit", value, expected, within, allowance)
@@ -200,7 +200,7 @@ def power_law(
 
     - value: the number for one member of the family.
     - power: the power, the same for all members.
-    - within: the accuracy to which the power has to be known for "holds".
+    - within: the accuracy to which the power has to be known for "holds", and by which it is off for "violated".
     - bounds: "both" for Theta, "above" for O(parameter^power), "below" for Omega(parameter^power).
     - allowance: a bound on the error of the value for a reason other than numerical error.
 

@@ -336,15 +336,17 @@ def _compared(slack: float, radius: float, within: float, bounded: bool) -> tupl
 
     - slack: by how much it exceeds what is stated, or minus its distance from it.
     - radius: its error.
-    - within: the accuracy to which it has to be known.
+    - within: the accuracy to which it has to be known; a smaller difference violates nothing.
     - bounded: whether the number divided by the power converges.
     """
     if slack > radius:
         return Judgement.HOLDS, ""
-    if slack < -_BEYOND * radius:
+    # Extrapolation bounds nothing: a ladder whose steps are nearly periods of an oscillation does not see it.
+    if slack < -max(_BEYOND * radius, within):
         return Judgement.VIOLATED, ""
     if slack < -radius:
-        return Judgement.UNRESOLVED, "The difference is too small to be decided: extend the range of the parameter."
+        how = "extend the range of the parameter" if slack < -within else f"it is less than {within:g}"
+        return Judgement.UNRESOLVED, f"The difference is too small to be decided: {how}."
     if radius > within:
         return Judgement.UNRESOLVED, f"Its error is larger than {within:g}: extend the range of the parameter."
     if not bounded:
