@@ -18,22 +18,10 @@ import numpy as np
 import flowsim
 
 RATE, SHARPEST, FIRST, ETA, STEPS = 0.0625, 6.0, 4.0, 0.375, 1000
-
-
-def toy(weights):
-    """L"""
-    x, y = weights
-    return y * x**2 / 2 + RATE * (y - SHARPEST) ** 2 / 2
-
-
-def flowing(t):
-    """The sharpness of the gradient flow while x = 0."""
-    return SHARPEST - (SHARPEST - FIRST) * jnp.exp(-RATE * t)
-
-
-def central(t):
-    """The sharpness of the central flow."""
-    return jnp.minimum(flowing(t), 2 / ETA)
+toy = lambda weights: weights[1] * weights[0] ** 2 / 2 + RATE * (weights[1] - SHARPEST) ** 2 / 2
+# The sharpness of the gradient flow while x = 0, and of the central flow.
+flowing = lambda t: SHARPEST - (SHARPEST - FIRST) * jnp.exp(-RATE * t)
+central = lambda t: jnp.minimum(flowing(t), 2 / ETA)
 
 
 @flowsim.claim("central-flow.central", "the central flow")

@@ -30,7 +30,7 @@ class Trend(eqx.Module):
     **Fields:**
 
     - expected: the limit of the number, or its power of the parameter.
-    - within: the accuracy to which the limit or the power has to be known. What is off by less is not violated.
+    - within: the accuracy to which the limit or the power has to be known. A smaller difference violates nothing.
     - kind: "limit", "both", "above" or "below".
     """
 
