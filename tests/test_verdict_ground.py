@@ -698,7 +698,7 @@ def judged_at(t: float, bound: float, slope: float, across: float = 0.0) -> flow
 def test_what_a_field_that_is_rounding_moves_in_a_long_time_is_not_decided():
     """At t = 1e17 w is 1.25 by a slope of 1e-18, far below the rounding of its field, and 1.15 without one."""
     found = judged_at(1e17, 1.2, 1e-18)
-    assert found.verdict is UNRESOLVED and "ounding of the weights" in found.note, found
+    assert found.verdict is UNRESOLVED and "ounding error of the weights" in found.note, found
 
 
 @pytest.mark.slow
