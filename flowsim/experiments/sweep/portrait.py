@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # `scipy.sparse` loads when it is first used
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -151,17 +152,11 @@ def basins(problems: Sequence[Problem], ends: Sequence[np.ndarray]) -> np.ndarra
 
 def _tree(distances: np.ndarray) -> list[tuple[int, int]]:
     """The edges of a tree of least length that joins all points, the shortest first."""
-    nearest_in, least = np.zeros(len(distances), int), distances[0].copy()
-    least[0] = np.inf
-    inside, edges = np.arange(len(distances)) == 0, []
-    for _ in range(len(distances) - 1):
-        new = int(np.argmin(least))
-        edges.append((least[new], int(nearest_in[new]), new))
-        inside[new] = True
-        closer = ~inside & (distances[new] < least)
-        nearest_in[closer] = new
-        least = np.where(inside, np.inf, np.where(closer, distances[new], least))
-    return [edge[1:] for edge in sorted(edges)]
+    # In a graph of SciPy a length of zero is no edge.
+    lengths = np.triu(np.maximum(distances, np.finfo(float).tiny), 1)
+    tree = scipy.sparse.csgraph.minimum_spanning_tree(lengths).tocoo()
+    order = np.argsort(tree.data, kind="stable")
+    return list(zip(tree.row[order].tolist(), tree.col[order].tolist(), strict=True))
 
 
 def _in_valley(problem: Problem, line: np.ndarray, length: float, drop: float) -> bool:
