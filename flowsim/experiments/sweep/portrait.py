@@ -152,7 +152,7 @@ def basins(problems: Sequence[Problem], ends: Sequence[np.ndarray]) -> np.ndarra
 
 def _tree(distances: np.ndarray) -> list[tuple[int, int]]:
     """The edges of a tree of least length that joins all points, the shortest first."""
-    # In a graph of SciPy a length of zero is no edge.
+    # SciPy drops edges of length zero.
     lengths = np.triu(np.maximum(distances, np.finfo(float).tiny), 1)
     tree = scipy.sparse.csgraph.minimum_spanning_tree(lengths).tocoo()
     order = np.argsort(tree.data, kind="stable")
