@@ -101,6 +101,8 @@ _CAUSES = {
     "energy balance": "the energy balance is off",
     "is not known here": "a side of a hypothesis is not known",
     "could not be confirmed": "a violation could not be confirmed with more digits",
+    "draws: the probability": "the draws leave the probability open",
+    "By extrapolation from": "the interval that was extrapolated leaves it open",
     "last digits": "the last digits of the start decide where the flow goes",
 }
 
