@@ -49,8 +49,9 @@ Conditions = Callable[..., list[Hypothesis]]
 
 @functools.cache
 def all_of(*conditions: Conditions) -> Conditions:
-    """The hypotheses of several conditions, in order. The same conditions give the same function, so that hypotheses
-    that claims share are evaluated once.
+    """A function that returns the hypotheses of several conditions, in order.
+
+    The same conditions give the same function, so that claims that share hypotheses have them evaluated once.
     """
     return lambda loss, start: [found for of in conditions for found in of(loss, start)]
 

@@ -48,8 +48,8 @@ class End(NamedTuple):
     - model: the last model.
     - further: the model to which the flow was continued, or the last model.
     - remaining: a bound on the distance from ``further`` to the limit.
-    - near: the factor by which ``further`` is displaced for a model that differs from the last one. If the models are
-      all possible limits as seen from the end, it is the fraction of these that are possible as seen from ``further``.
+    - near: where models within a distance of the last model stand for all possible limits, the limits that remain
+      possible as seen from ``further`` are within this fraction of the distance.
     """
 
     model: PyTree

@@ -55,8 +55,8 @@ class RateFit:
 
 
 def fit_rate(trajectory: Trajectory) -> RateFit | None:
-    """A fit of the decay over the last factor of 100,000; None if the excess decreased by less than 10, or over fewer
-    than four times.
+    """A fit of the rate at which the excess decays, over its last factor of 100,000. None if the excess decreased by a
+    factor of less than 10, or if there are fewer than four times to fit.
     """
     t, excess = counted(trajectory)[0], np.asarray(trajectory.excess)
     usable = (t > 0) & np.isfinite(excess) & (excess > 0)

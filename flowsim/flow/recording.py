@@ -196,9 +196,7 @@ _NUMBERS = ("next_step", "fields", "turn", "directions", "wanted", "timescale", 
 
 
 def distinct(t: np.ndarray, same: float) -> np.ndarray:
-    """The times that are well before the next one, t_i < (1 - same) t_{i+1}, as a mask of shape (T,).
-
-    The last time always is.
+    """A mask of shape (T,) of the times that differ from the next one, t_i < (1 - same) t_{i+1}, and of the last time.
 
     **Arguments:**
 

@@ -39,10 +39,12 @@ def products(activation: str, U: Units, V: Others) -> Pairs:
 def mixed_differences(activation: str, U: Units, dU: Units, V: Others, dV: Others) -> Pairs:
     """E [phi((u + du) . x) - phi(u . x)] [phi((v + dv) . x) - phi(v . x)] for each row of U and of V.
 
-    Its relative error stays small if du and dv are small against the angle between u and v, and for erf at any angle.
-    The area sqrt(p q - c^2), p and q raised by 1 for erf, and its angle to c are carried through as `Differences`. For
-    relu and parallel u and v the area has a kink. There the mean is du . dv/2 plus terms of the third order, so that it
-    has the error of rounding du and dv. Elsewhere four expectations are subtracted.
+    Its relative error is small for erf, and for relu if du and dv are much smaller than the angle between u and v.
+
+    With c = u . v, p = |u|^2 and q = |v|^2 (one more each for erf), the mean is a function of c, of the area
+    sqrt(p q - c^2) and of the angle between the two. Their changes are computed as `Differences`, without cancellation.
+    For relu the area has a kink where u and v are parallel. There the mean is du . dv/2 plus terms of the third order,
+    so that its error is that of rounding du and dv. Elsewhere the four expectations are subtracted.
 
     **Arguments:** activation: "erf" or "relu"; U, dU: (n, d); V, dV: (m, d).
 

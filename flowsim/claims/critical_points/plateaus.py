@@ -151,7 +151,9 @@ def _slow_points(
 
 
 def _apart(slow: list[int], speed: np.ndarray, lost: np.ndarray, noise: float) -> list[int]:
-    """The slow points between which more than the noise is lost. Of two others the slower one is kept."""
+    """The slow points between which the loss falls by more than the noise. Of two points that are closer, the slower
+    one is kept.
+    """
     kept: list[int] = []
     for row in slow:
         if not kept or lost[row] - lost[kept[-1]] > noise:

@@ -261,7 +261,7 @@ def _bounds(claim: Claim, enclosed: Enclosed, ours: Comparison, radius: float | 
 
 
 def _of_the_limit(claim: Claim, evidence: DescentEvidence, sides: Sides) -> str | None:
-    """Why a statement that reads the last iterate may be otherwise at the limit; None if it is not."""
+    """Why a statement that reads the last iterate may have another verdict at the limit; None if it has the same."""
     if evidence.enclosed is None or not math.isfinite(evidence.remaining):
         return _NO_BOUND if np.any(sides.allowance[sides.possible] > 0) else _IS_NO_LIMIT
     enclosed = dataclasses.replace(evidence.enclosed, remaining=evidence.remaining)

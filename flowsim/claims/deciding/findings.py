@@ -113,7 +113,7 @@ def _unbalanced(run: Trajectory) -> str:
 
 
 def _unknown(claim: Claim, case: Case, sides: Sides) -> str:
-    """Why sides have no margin: one is not finite, or nothing bounds what is allowed for; empty where they have."""
+    """The reason why sides have no margin: a side is not finite, or an allowance is infinite. Empty if there is one."""
     slack = sides.slack[sides.possible]
     if not np.all(np.isfinite(slack) | (slack == np.inf)):
         return case.too_late(claim) or "A side of the statement is not finite. Look for an overflow in it."

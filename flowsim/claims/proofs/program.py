@@ -206,7 +206,7 @@ class _Reader:
         return [*carry, *map(self._stacked, zip(*kept, strict=True))]
 
     def _while(self, params: Params, inputs: list[Value]) -> list[Value]:
-        """Turn by turn, while the condition is one of numbers that no input moves."""
+        """A loop, written out turn by turn. Its condition must not depend on an input."""
         first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
         carry = inputs[second:]
         for _ in range(_MOST_TURNS):

@@ -74,7 +74,9 @@ class Ablated(AbstractRow):
 
     @property
     def factor(self) -> float:
-        """The least factor by which a failure misses them; infinite if none does."""
+        """The least factor by which a problem on which the statement fails misses the hypotheses. Infinite if there is
+        no such problem.
+        """
         return min((factor for factor, failed in self.misses if failed), default=math.inf)
 
     @property

@@ -176,7 +176,7 @@ class _Program:
             self._many(self._stacked([point]))  # raises if it cannot be traced
 
     def margins(self, points: Sequence[Point]) -> list[Margin | None]:
-        """The margin at each point; None if the flow did not come near its minimum, and so may end elsewhere."""
+        """The margin at each point. None where the flow did not come near its minimum: it may end somewhere else."""
         if self._foreign is not None:
             return [_nowhere(self._foreign.name)] * len(points)
         found: list[Margin | None] = []

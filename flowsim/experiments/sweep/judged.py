@@ -28,11 +28,13 @@ _ENTRIES = 2**22  # numbers in the models along flows that are judged at once
 
 
 class Judged:
-    """The claims of a sweep by the names of their margins in the map. Of several claims with one name, at most one
-    covers a loss.
+    """The claims that a sweep judges in each cell.
 
-    **Arguments:** claims: by name; curves: whether the course of each flow is recorded too; portrait: the plane in
-    which it is.
+    **Arguments:**
+
+    - claims: by the name of their margin in the map. Several claims may share a name if no loss is covered by two.
+    - curves: whether to record the course of each flow too.
+    - portrait: the plane in which to record the path of each flow, or None.
     """
 
     def __init__(self, claims: Mapping[str, Sequence[Claim]], curves: bool = False, portrait: Portrait | None = None):

@@ -1,12 +1,12 @@
 """The best scalars of layers that also move the covariates, A_i = a_i S^-1 and B_i = b_i I.
 
-The loss has many local minima. The search uses coordinates in which nothing cancels, however large n is. With
-t_i = tau_i (1 + r_i) the eigenvalue that layer i sees,
+The loss has many local minima. The search uses coordinates in which no digits cancel, even if n is large. Let
+t_i = tau_i (1 + r_i) be the eigenvalue that layer i sees. Then
 
     q_{i+1} = q_i (f_i - (1 - f_i) r_i),     r_{i+1} = v_i^2 (v_i - 3)/4,     v_i = (1 - g_i) r_i - g_i,
 
-f_i = 1 - a_i tau_i, g_i = 1 - 3 a_i b_i tau_i and tau_{i+1} = 4 tau_i / (9 (1 - g_i)). The derivative of t_{i+1} by t_i
-is zero where v_i = 0.
+with f_i = 1 - a_i tau_i, g_i = 1 - 3 a_i b_i tau_i and tau_{i+1} = 4 tau_i / (9 (1 - g_i)). The derivative of t_{i+1}
+by t_i is zero at v_i = 0.
 """
 
 import functools

@@ -226,7 +226,7 @@ class HeadRisk(eqx.Module):
 
 
 def _ratio(part: Float[Array, "..."], whole: Float[Array, "..."]) -> Float[Array, "..."]:
-    """part/whole, or 0 if whole is 0, as in directions in which w does not vary."""
+    """part/whole. 0 where whole is 0, which it is in directions in which w does not vary."""
     return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)
 
 

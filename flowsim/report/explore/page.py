@@ -72,8 +72,9 @@ def explore(
     - out: the page, a name that ends with .html.
     - claims: a pattern of the ids of claims whose margins are shown, as for `sweep`.
     - portrait: the names of two weights, such as ("a", "b") or ("u_minus1", "U11[0][1]"), or of observables of the
-      user's file. The page then also shows all flows in their plane, where the start can be dragged from one start of
-      the grid to another, which starts end together, and the conic in the two weights that the flows keep, if any.
+      user's file. The page then also shows all flows in the plane of the two. There the start can be dragged from one
+      start of the grid to another. Starts whose flows end together have one colour. If the flows conserve a conic in
+      the two weights, it is drawn through the start.
     - progress: whether to show a progress bar.
 
     **Returns:** the path of the page.

@@ -130,7 +130,7 @@ class DenseRadau(AbstractRadau):
 
     @eqx.filter_jit  # diffrax traces a step five times
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """One step. Its error is in units of the tolerance, infinite if Newton's method failed."""
+        """One step. The error is returned in units of the tolerance. It is infinite if Newton's method failed."""
         field, y = _flat(terms, t0, y0, args)
         _, unravel = ravel_pytree(y0[0])
         length, kept = jnp.asarray(t1 - t0), solver_state
@@ -191,8 +191,8 @@ class DenseRadau(AbstractRadau):
     def _moves(self, kept: Kept, y: Weights, length: Scalar) -> Weights:
         """1 for weights that move in a step, 0 for those that stay.
 
-        A weight stays if its field is rounding and the step is so long that rounding would move it by far more than its
-        error.
+        A weight stays if its field consists of rounding only, and the step is so long that this rounding would move the
+        weight by far more than its tolerance.
         """
         noise = kept.curvature.noise(y)
         still = (jnp.abs(kept.slope) <= _FELT * noise) & (length * noise > _DRIFT * self._tolerance(y, y))

@@ -145,7 +145,7 @@ def _recurrence(w: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _scaled(diagonal: np.ndarray, beside: np.ndarray, slope: float) -> np.ndarray:
-    """The recurrence of the polynomials that are 1 at x = 1, in z, x = 1 + slope z."""
+    """The three-term recurrence of the polynomials in z = (x - 1)/slope, scaled to be 1 at x = 1."""
     values, last = [0.0, 1.0], 0.0
     for a, b in zip(diagonal, beside, strict=True):
         values.append(((1 - a) * values[-1] - last * values[-2]) / b)
