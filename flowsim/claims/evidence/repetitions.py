@@ -235,8 +235,8 @@ class AbstractRepetitions:
         return gradient_flow(loss, begin, times=times, rtol=rtol, atol=atol, solver=self._solver, points_per_decade=0)
 
     def ladder(self) -> dict[str, float]:
-        """By the tolerance of each solve, how far its weights are from those of the reference at most, relative to their
-        norm.
+        """By the tolerance of each solve, the largest distance of its weights from those of the reference, relative to
+        their norm.
         """
         if not (self.trajectory.status.finished and self.reference.status.finished):
             return {}
