@@ -39,8 +39,22 @@ GATE = FunctionLoss(lambda m: 0.5 * (m.a - 2) ** 2 + 0.5 * (m.b - jax.nn.relu(m.
 PRODUCT = FunctionLoss(lambda m: 0.5e-3 * (m.a * m.b - 1) ** 2 + 0.5 * (m.a - 2) ** 2)  # b goes to 1/2
 SLOW = FunctionLoss(lambda m: 0.5 * (m.a - 1) ** 2 + 0.5e-26 * (m.b - 1) ** 2, minimum=0.0)
 RIDGE = FunctionLoss(lambda m: 0.05 * (m.x - 1) ** 2 - 5 * jax.nn.relu(1.5 - m.x))  # x turns down at 1.5
+# Balls have no Bessel function. It falls from 3.09 to 2.
+BESSEL = FunctionLoss(lambda m: 3 - jax.scipy.special.i0e(m.x - 1) + 0.1 * (m.x - 1) ** 2), Weight(jnp.asarray(3.0))
 QUARTIC = FunctionLoss(lambda m: m.x**4 / 4, minimum=0.0)
 GRID = jnp.linspace(0.0, 1.0, 500)
+
+
+class Slope(eqx.Module):
+    u: jax.Array
+
+    def __call__(self, prompt):
+        return self.u * (prompt.query @ (prompt.labels @ prompt.inputs)) / prompt.labels.size
+
+
+def prompts():
+    """A sampled loss that falls from .8 to .1."""
+    return flowsim.MonteCarloLoss(flowsim.LinearRegression([[1.0]], 20), 4096, 16)
 
 
 def integral(flow, values):
@@ -63,8 +77,14 @@ def judged(problem, compare, **how):
         ((RIDGE, Weight(jnp.asarray(3.0))), lambda f: at_least(f.models.x, 0.9), 5.0),
         (BOWL, lambda f: at_most(jnp.nan_to_num(1 / f.models.x), 1e6), 5.0),
         (BOWL, lambda f: at_most(jax.lax.cummax(1 - f.models.x), 0.993 * (1 + 5 / (1000 + f.t))), 5.0),
+        (BESSEL, lambda f: at_least(f.loss, 3.06), 0.1),
+        (BESSEL, lambda f: at_most(f.dissipated, 0.03), 0.1),
+        ((prompts(), Slope(jnp.asarray(0.1))), lambda f: at_least(f.loss, 0.3), 0.1),
     ],
-    ids=["dead neuron", "gate", "factor of zero", "slow weight", "ridge", "no number", "largest so far"],
+    ids=[
+        *["dead neuron", "gate", "factor of zero", "slow weight", "ridge", "no number", "largest so far"],
+        *["loss without balls", "energy without balls", "sampled loss"],
+    ],
 )
 def test_what_fails_after_the_end_is_not_said_for_all_t(problem, compare, t1):
     verdict = judged(problem, compare, t1=t1)

@@ -316,29 +316,29 @@ class Enclosed:
         return dataclasses.replace(known, t=t)
 
     def _found_at(self, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float) -> Rows:
-        models = self._around(rows, further, most_operations)
+        models, later = self._around(rows, further, most_operations), further > 0
         try:
-            loss, excess, grad_norm_sq, slopes = self._recorded(
-                models, rows, most_operations, proved=bool(np.any(further > 0))
-            )
+            proved = bool(np.any(later))
+            loss, excess, grad_norm_sq, slopes = self._recorded(models, rows, most_operations, proved=proved)
         except UndecidedError as error:
             # Measured errors are not bounds. They are used only for a loss that balls cannot evaluate at any cost.
             if error.is_costly and most_operations < COSTLY and np.isfinite(self.errors[0]).all():
                 raise
             recorded = (self.run.loss, self.run.excess, self.run.grad_norm_sq)
             pairs = zip(recorded, self.errors, strict=True)
-            loss, excess, grad_norm_sq = (balls(np.asarray(one)[rows], error[rows]) for one, error in pairs)
-            slopes = None
-            grad_norm_sq[further > 0] = flint.arb(0, math.inf)
+            # What is recorded of the end does not say what follows.
+            at = lambda one, error: balls(np.asarray(one)[rows], np.where(later, np.inf, error[rows]))
+            (loss, excess, grad_norm_sq), slopes = (at(*pair) for pair in pairs), None
         grad_norm_sq, excess = not_negative(grad_norm_sq), not_negative(excess)
         # The loss decreases along the flow.
         least = float(self.loss.minimum)
-        loss, excess = _fallen(loss, least, further > 0), _fallen(excess, least - least, further > 0)
-        dissipated = balls(np.asarray(self.run.dissipated)[rows])
+        loss, excess = _fallen(loss, least, later), _fallen(excess, least - least, later)
+        # A span of time has infinite errors, since nothing is recorded of it.
+        error = np.where(later, np.inf, self.errors[0][rows] if slopes is None else 0.0)
+        dissipated = balls(np.asarray(self.run.dissipated)[rows], error)
         if self.iterates is not None:
-            error = self.errors[-1][rows] if self.rounding.loss else np.zeros(rows.size)
+            error = np.where(later, np.inf, self.errors[-1][rows] if self.rounding.loss else 0.0)
             dissipated = self.iterates[1][rows] + balls(np.zeros(rows.size), error)
-            dissipated[further > 0] = flint.arb(0, math.inf)
         elif slopes is not None and rows[0] == 0:
             above = loss if np.isnan(float(np.asarray(self.run.excess)[0])) else excess
             dissipated = above[:1] - above
