@@ -182,6 +182,36 @@ def test_where_flows_end(tmp_path):
     assert table["closest_to_saddle"][0] < 3e-5 < table["closest_to_saddle"][1]
 
 
+OWN = """
+import equinox as eqx, flowsim, jax.numpy as jnp
+class Pair(eqx.Module):
+    a: object
+    b: object
+def bowl(a=1.0, known=False):
+    of = lambda m: 0.5 * (m.a**2 + m.b**2)
+    return flowsim.FunctionLoss(of, minimum=0.0 if known else None), Pair(jnp.asarray(a), jnp.asarray(0.5))
+def product(a=1.0):
+    return flowsim.FunctionLoss(lambda m: 0.5 * (m.a * m.b - 1) ** 2), Pair(jnp.asarray(a), jnp.asarray(-1.0))
+"""
+
+
+def test_zero_weights_that_are_a_minimum_are_no_saddle(tmp_path):
+    """Of four cells, which go in lockstep, and of one, which goes alone."""
+    (tmp_path / "own.py").write_text(OWN)
+    for name, values in {"together": [0.5, 1.0, 2.0, 3.0], "alone": [2.0]}.items():
+        of = lambda made, **more: sweep(
+            {"make": f"{tmp_path / 'own.py'}:{made}", **more}, {"a": values}, out=tmp_path / f"{name} {made} {more}"
+        )
+        for known, outcome in ((False, "other-critical-point"), (True, "global-minimum")):
+            table = of("bowl", known=known)
+            assert set(table["outcome"]) == {outcome}
+            assert np.all(np.isinf(table["closest_to_saddle"]))
+        # Of what goes into a saddle rounding decides.
+        table = of("product")
+        assert table["outcome"][-1 if name == "alone" else 1] != "global-minimum"
+        assert np.all(np.isfinite(table["closest_to_saddle"]))
+
+
 def test_critical_points_are_told_apart(tmp_path):
     two = {"context_length": 10, "covariance": "identity", "dimension": 2}
     flat = {"kind": "explicit", "U11": [[0.3, 0.0], [0.0, -0.3]], "u_minus1": 0.0}

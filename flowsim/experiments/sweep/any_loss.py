@@ -10,16 +10,17 @@ import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.claims.evidence import padded
 from flowsim.claims.rates import decayed
 from flowsim.experiments.sweep.judged import Asked, Judged, chosen, record_of_claims
-from flowsim.experiments.sweep.records import MapRecord, record
+from flowsim.experiments.sweep.records import AT_MINIMUM, MapRecord, record
 from flowsim.flow.recording import uncertified
-from flowsim.flow.solvers.dense.kernel import DenseKernel, can_go_in_lockstep
+from flowsim.flow.solvers.dense.kernel import MOST_WEIGHTS, DenseKernel, can_go_in_lockstep
 from flowsim.flow.solvers.lockstep import follow
 from flowsim.flow.solvers.rows import trajectory_of
 from flowsim.flow.solvers.summary import (
@@ -50,6 +51,7 @@ Result = TypeVar("Result")
 _CELLS, _GPU_CELLS = 64, 2048  # at most, in a batch
 _LANES = 8  # on a CPU; with more, flows wait longer for the slowest, and their Hessians leave the cache
 _FEWEST_LANES = 4
+_FLAT = 1e-10  # of the largest curvature
 
 
 def suits_lockstep(problem: Problem) -> bool:
@@ -227,9 +229,25 @@ def _weights_zero(start: PyTree) -> PyTree:
 
 def _from_saddle(summary: Summary, loss: AbstractPopulationLoss, start: PyTree) -> Summary:
     """The summary, with distances from zero weights only if these are a saddle."""
-    at_saddle = norm_sq(eqx.filter(loss.gradient(_weights_zero(start)), eqx.is_inexact_array)) == 0
+    zero = _weights_zero(start)
+    at_saddle = norm_sq(eqx.filter(loss.gradient(zero), eqx.is_inexact_array)) == 0
+    if loss.minimum_kind is not MinimumKind.UNKNOWN:
+        at_saddle &= ~(loss.excess(zero) <= AT_MINIMUM * loss.excess(start))
+    elif sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(zero, eqx.is_inexact_array))) <= MOST_WEIGHTS:
+        at_saddle &= ~_curves_up(loss, zero)
     closest = jnp.where(at_saddle, summary.closest.value, jnp.inf)
     return summary._replace(closest=Least(closest, jnp.where(at_saddle, summary.closest.t, 0.0)))
+
+
+def _curves_up(loss: AbstractPopulationLoss, model: PyTree) -> Bool[Array, ""]:
+    """Whether the Hessian at a model is positive definite by more than rounding."""
+    weights, rest = eqx.partition(model, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(weights)
+    slope = lambda flat: ravel_pytree(eqx.filter(loss.gradient(eqx.combine(unravel(flat), rest)), eqx.is_array))[0]
+    # One direction after the other, as a sampled loss needs memory for each.
+    hessian = jax.lax.map(lambda way: jax.jvp(slope, (flat,), (way,))[1], jnp.eye(flat.size))
+    curvatures = jnp.linalg.eigvalsh((hessian + hessian.T) / 2)
+    return curvatures[0] > _FLAT * jnp.max(jnp.abs(curvatures))
 
 
 def alone(problem: Problem, judged: Judged) -> MapRecord:

@@ -19,7 +19,7 @@ DTYPES = (
 )
 MapRecord = dict[str, np.ndarray]
 
-_AT_MINIMUM = 1e-6  # of the excess at the saddle
+AT_MINIMUM = 1e-6  # of the excess at the saddle
 _AT_REST = 1e-8  # of the largest gradient norm
 _STILL = 1e-3  # the decrease of log excess while time grows by e
 _AT_SADDLE = 1e-3  # of the norm of the weights at the minimum
@@ -71,12 +71,14 @@ def _outcome(summary: Summary, scales: Scales, closest: np.ndarray, rtol: np.nda
     # In a flat valley the gradient is small too, but the excess decreases as fast as time grows.
     still = summary.t * summary.grad_norm_sq <= _STILL * summary.excess
     at_rest = slow & (still | np.isnan(summary.excess))
-    at_minimum = summary.excess <= _AT_MINIMUM * scales.excess
+    at_minimum = summary.excess <= AT_MINIMUM * scales.excess
     size = np.where(scales.weights > 0, scales.weights, np.sqrt(summary.norm_sq_start))
     at_zero = np.sqrt(summary.norm_sq) <= _AT_SADDLE * size
     # On the stable set of a saddle errors of size rtol grow as fast as the flow decays. They decide its course once it
     # is this close.
     undecided = closest <= np.sqrt(rtol)
-    conditions = [~finished, at_rest & ~at_minimum & at_zero, undecided, at_minimum, at_rest]
+    # Where zero weights are no saddle nothing has a distance from one.
+    at_saddle = at_rest & ~at_minimum & at_zero & np.isfinite(closest)
+    conditions = [~finished, at_saddle, undecided, at_minimum, at_rest]
     names = ["failed", "saddle", "undecided", "global-minimum", "other-critical-point"]
     return np.select(conditions, names, "unfinished")
