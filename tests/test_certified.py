@@ -259,6 +259,17 @@ def test_a_sampled_problem_and_a_wrong_time_are_refused_in_one_line(tmp_path, ca
     assert not (tmp_path / "out").exists()
 
 
+def test_no_flow_is_solved_for_a_certificate_of_a_sampled_loss(tmp_path, capfd, monkeypatch):
+    (tmp_path / "p.toml").write_text(
+        '[task]\ncontext_length = 5\ncovariance = [[1.0]]\n[init]\nscale = 0.3\n[loss]\nkind = "monte-carlo"\n'
+    )
+    monkeypatch.setattr(attempts, "evidence_of", lambda *given: pytest.fail("a flow was solved"))
+    command = ["certify", "zhang2023.lemma-5.4.pl", str(tmp_path / "p.toml"), "--out", str(tmp_path / "c.json")]
+    assert main.main(command) == 3
+    assert "nothing is proved of a sample" in capfd.readouterr().err
+    assert not (tmp_path / "c.json").exists()
+
+
 def test_tables_say_what_is_shown_only_if_it_was_asked_for(problem, tmp_path):
     found = flowsim.run(problem, tmp_path / "out", certify=True)
     lines = documents.verdict_table(found.verdicts).splitlines()

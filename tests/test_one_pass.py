@@ -169,6 +169,10 @@ def test_bad_arguments_are_refused_by_name():
         sgd.moments(np.zeros((3, 3)), [0.1])
     with pytest.raises(ValueError, match="step_sizes must be at least 0"):
         sgd.moments(np.zeros((2, 2)), [0.1, -0.1])
+    with pytest.raises(
+        ValueError, match="step_sizes must be such that float64 holds the moments, .* iterate 1 overflow"
+    ):
+        sgd.moments(np.zeros((2, 2)), [1e200, 0.1])
     with pytest.raises(ValueError, match="batch must be a whole number"):
         sgd.moments(np.zeros((2, 2)), [0.1], batch=0)
 

@@ -91,6 +91,11 @@ class AbstractPopulationLoss(eqx.Module):
         """c of d theta/dt = -c dL/d theta, a number for each array of the model; None for the plain flow, c = 1."""
         return None
 
+    @property
+    def may_have_kinks(self) -> bool:
+        """Whether the loss may have kinks, walls or pits, as one with a function of a user may."""
+        return False
+
     def replicates(self) -> tuple["AbstractPopulationLoss", ...]:
         """Independent estimates of a loss that is known by samples; empty if the loss is exact."""
         return ()
@@ -131,6 +136,10 @@ class FunctionLoss(AbstractPopulationLoss):
         if value.shape != ():
             checks.refuse("function", "scalar-valued", f"its value has shape {value.shape}")
         return value
+
+    @property
+    def may_have_kinks(self) -> bool:
+        return True
 
     @property
     def subtracts(self) -> bool:

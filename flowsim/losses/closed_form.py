@@ -2,10 +2,7 @@
 
 import jax
 
-from flowsim.losses.base import AbstractPopulationLoss, FunctionLoss
-from flowsim.losses.deep.gaussian_network import GaussianNetworkLoss
-from flowsim.losses.finite import FiniteLoss
-from flowsim.losses.reparametrized import Reparametrized
+from flowsim.losses.base import AbstractPopulationLoss
 
 
 def is_closed_form(loss: AbstractPopulationLoss) -> bool:
@@ -18,5 +15,4 @@ def is_closed_form(loss: AbstractPopulationLoss) -> bool:
 
 
 def _may_have_kinks(part: object) -> bool:
-    has_relu = isinstance(part, GaussianNetworkLoss) and part.teacher.activation == "relu"
-    return has_relu or isinstance(part, FunctionLoss | FiniteLoss | Reparametrized)
+    return isinstance(part, AbstractPopulationLoss) and part.may_have_kinks

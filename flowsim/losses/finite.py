@@ -96,6 +96,10 @@ class FiniteLoss(AbstractPopulationLoss):
     def excess(self, model: PyTree) -> Scalar:
         return self._above(model) if self.realizable else jnp.asarray(jnp.nan)
 
+    @property
+    def may_have_kinks(self) -> bool:
+        return True
+
     def conserved(self, model: PyTree) -> None:
         return None
 

@@ -79,6 +79,10 @@ class Reparametrized(AbstractPopulationLoss):
         """The weights of least loss, if they were given."""
         return self.least
 
+    @property
+    def may_have_kinks(self) -> bool:
+        return True
+
     def conserved(self, model: PyTree) -> Float[Array, "..."] | None:
         return None if self.conserves is None else self.conserves(model)
 

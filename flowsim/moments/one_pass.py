@@ -110,7 +110,7 @@ class OnePassSGD(eqx.Module):
         - step_sizes: (K,) eta_0, .., eta_{K-1}, at least 0.
         - batch: B, at least 1.
 
-        **Raises:** `ValueError` naming the argument.
+        **Raises:** `ValueError` naming the argument, or if the steps are so large that the moments overflow.
         """
         begin = checks.as_array("start", start, (None, None))
         self._check("start", begin)
@@ -118,7 +118,14 @@ class OnePassSGD(eqx.Module):
         # By NumPy, since JAX would trace the comparison of known numbers, too.
         if checks.is_concrete(sizes) and np.any(np.asarray(sizes) < 0):
             checks.refuse("step_sizes", "at least 0", f"the least is {np.min(np.asarray(sizes)):g}")
-        return _moments(self, begin, sizes, jnp.asarray(1 / checks.count("batch", batch)))
+        found = _moments(self, begin, sizes, jnp.asarray(1 / checks.count("batch", batch)))
+        if checks.is_concrete(found.excess):
+            bad = np.flatnonzero(~np.isfinite(np.asarray(found.excess) + np.asarray(found.bias)))
+            if bad.size:
+                checks.refuse(
+                    "step_sizes", "such that float64 holds the moments", f"those of iterate {bad[0]} overflow"
+                )
+        return found
 
     def _check(self, name: str, model: Matrix) -> None:
         if jnp.shape(model) != self.least.shape:

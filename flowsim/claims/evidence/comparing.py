@@ -260,11 +260,35 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
             continue
 
 
-def _on_the_host(claim: Claim, comparison: object, run: Padded) -> Comparison:
+def of_one_flow(claim: Claim, comparison: object) -> Comparison:
+    """What the function of a claim returns, checked to be a comparison along one flow.
+
+    **Raises:** `ValueError` if it is not.
+    """
     if not isinstance(comparison, Comparison):
         refuse(claim.id, "a function that returns what flowsim.at_least does", f"it returns {comparison!r:.60}")
     if comparison.family is not None:
         refuse(claim.id, "judged over a family, by flowsim.Family or --over", "it was judged along one flow")
+    return comparison
+
+
+def refuse_without_sides(claim: Claim, loss: AbstractPopulationLoss, model: PyTree) -> None:
+    """Refuse a claim whose function returns no comparison along one flow, whatever the problem. A function that raises
+    is not refused.
+
+    **Arguments:** claim; loss; model: the start of the flow.
+
+    **Raises:** `ValueError` naming the claim.
+    """
+    try:
+        found = eqx.filter_eval_shape(claim.compare, stated(loss), padded(start_alone(loss, model)))
+    except Exception:
+        return
+    of_one_flow(claim, found)
+
+
+def _on_the_host(claim: Claim, comparison: object, run: Padded) -> Comparison:
+    comparison = of_one_flow(claim, comparison)
     shape = comparison.slack.shape
     _check_shape(claim, shape, run)
     rows = shape[:1] + ((-1,) if len(shape) > 1 else ())

@@ -326,7 +326,7 @@ class Enclosed:
                 raise
             recorded = (self.run.loss, self.run.excess, self.run.grad_norm_sq)
             pairs = zip(recorded, self.errors, strict=True)
-            # What is recorded of the end does not say what follows.
+            # The loss at the end is not that at later times.
             at = lambda one, error: balls(np.asarray(one)[rows], np.where(later, np.inf, error[rows]))
             (loss, excess, grad_norm_sq), slopes = (at(*pair) for pair in pairs), None
         grad_norm_sq, excess = not_negative(grad_norm_sq), not_negative(excess)

@@ -28,6 +28,7 @@ _FIRST = 2 / 3  # of those that are left, for one until the end of the flow
 _SHORTER = 0.1  # of that time, until which a proof is tried then
 _CLEAR = 1e-3  # of the worst failure
 _ROUNDING = 1e-12  # of the sides, in addition to the floor
+_OF_SAMPLES = "nothing is proved of a sample"
 _OF_FLOWS = "certificates are of flows, and this is gradient descent"
 
 
@@ -114,6 +115,9 @@ def certification(claim: Claim, specs: Iterable[AbstractSpec], *, until: float |
     reasons = []
     for spec in specs:
         problem = spec.build()
+        if isinstance(problem.loss, MonteCarloLoss):
+            reasons.append(f"{spec.heading}: {_OF_SAMPLES}")
+            continue
         evidence = evidence_of(problem, claim.along_flow)
         if isinstance(evidence, DescentEvidence):
             reasons.append(f"{spec.heading}: {_OF_FLOWS}")
@@ -138,7 +142,7 @@ def _nothing_to_show(claim: Claim, verdict: Verdict, evidence: Evidence | Descen
     if verdict.verdict in (Judgement.NOT_APPLICABLE, Judgement.VACUOUS):
         return f"it is {verdict.verdict.replace('-', ' ')} here"
     if isinstance(evidence.loss, MonteCarloLoss):
-        return "nothing is proved of a sample"
+        return _OF_SAMPLES
     if isinstance(evidence, DescentEvidence):
         return _OF_FLOWS
     if claim.along_flow and evidence.late:

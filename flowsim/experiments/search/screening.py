@@ -1,6 +1,7 @@
 """Margins of a claim at many points: one compiled program for all points of a shape that can be traced."""
 
 import contextlib
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -15,7 +16,7 @@ from jaxtyping import Array, Bool, PyTree
 from flowsim._core.types import Scalar, Values
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence import padded
-from flowsim.claims.evidence.comparing import compared
+from flowsim.claims.evidence.comparing import compared, of_one_flow, refuse_without_sides
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.claims.spaces import Each, Real, Space, Whole
 from flowsim.experiments.margins import Seen, error_of, room, seen, traced_start
@@ -120,8 +121,12 @@ class Screen:
 
     def alone(self, point: Point) -> Margin:
         """The margin at one point, whose problem is built and integrated as in a run."""
+        failures = ValueError, ArithmeticError, MemoryError, jax.errors.JaxRuntimeError
         try:
             loss, start, run = built(self.spaces[point.space], point.values, self._longest)
+        except failures as error:
+            return _nowhere(str(error))
+        try:
             if foreign := self.claim.foreign(loss, start):
                 return _nowhere(foreign.name)
             unmet = _unmet(self.claim.hypotheses(loss, start))
@@ -131,7 +136,8 @@ class Screen:
             if not trajectory.status.finished:
                 return Margin(math.nan, math.nan, False, *unmet)
             comparison = compared(self.claim, loss, padded(trajectory))
-        except (ValueError, ArithmeticError, MemoryError, jax.errors.JaxRuntimeError) as error:
+        except failures as error:
+            refuse_without_sides(self.claim, loss, start)
             return _nowhere(str(error))
         left = room(jax.tree.map(jnp.asarray, comparison), error_of(self.claim))
         return Margin(float(left.margin), float(left.factor), bool(left.clear), *unmet)
@@ -228,7 +234,8 @@ class _Program:
             run, finished = traced_flow(system, start, minimum, FLOW_RTOL)
         else:
             run, finished = traced_start(loss, start), jnp.asarray(True)
-        return seen(self._claim, loss, start, run), finished
+        compare = lambda *read: of_one_flow(self._claim, self._claim.compare(*read))
+        return seen(dataclasses.replace(self._claim, compare=compare), loss, start, run), finished
 
     def _problem(self, numbers: Mapping[str, Array]) -> tuple[Any, PyTree]:
         if self._space.make is not None:

@@ -20,6 +20,7 @@ from flowsim._core.text import LINE, cut, value_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Verdict, judge_on
 from flowsim.claims.deciding.verdict import citation
+from flowsim.claims.evidence.comparing import of_one_flow
 from flowsim.claims.evidence.series import padded
 from flowsim.claims.spaces import Axis, Real, Space, Whole
 from flowsim.experiments.executors import Executor
@@ -192,7 +193,8 @@ def _equates(claim: Claim, space: Space, seed: int) -> bool:
     """Whether a claim is an identity at the start of a problem of the space."""
     with contextlib.suppress(ValueError):
         loss, start, _ = built(space, Sampler(space, 0, seed).draw(0, 1)[0].values)
-        return bool(jnp.all(claim.compare(stated(loss), padded(start_alone(loss, start))).identity))
+        sides = claim.compare(stated(loss), padded(start_alone(loss, start)))
+        return bool(jnp.all(of_one_flow(claim, sides).identity))
     return False
 
 

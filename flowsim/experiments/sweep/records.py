@@ -77,7 +77,7 @@ def _outcome(summary: Summary, scales: Scales, closest: np.ndarray, rtol: np.nda
     # On the stable set of a saddle errors of size rtol grow as fast as the flow decays. They decide its course once it
     # is this close.
     undecided = closest <= np.sqrt(rtol)
-    # Where zero weights are no saddle nothing has a distance from one.
+    # The distance is infinite if zero weights are not a saddle.
     at_saddle = at_rest & ~at_minimum & at_zero & np.isfinite(closest)
     conditions = [~finished, at_saddle, undecided, at_minimum, at_rest]
     names = ["failed", "saddle", "undecided", "global-minimum", "other-critical-point"]

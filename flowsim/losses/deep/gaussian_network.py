@@ -101,6 +101,10 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
         self._check(model)
         return jax.grad(self._sum_of_kernels)(model)
 
+    @property
+    def may_have_kinks(self) -> bool:
+        return self.teacher.activation == "relu"
+
     def conserved(self, model: TwoLayerNetwork) -> Float[Array, " units"] | None:
         """|w_i|^2/c_W - a_i^2/c_a of each unit for relu."""
         if self.teacher.activation == "erf":
