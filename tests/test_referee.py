@@ -105,6 +105,30 @@ def test_a_true_claim_of_ones_own_names_the_hypothesis_that_it_needs(own, tmp_pa
     assert (out / "certificates" / "mine.sign.json").is_file()
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("certificates/mine.sign.json", '"precision": 1', '"precision": 2'),
+        ("certified/mine.json", '"proved_until": null', '"proved_until": 7.0'),
+        ("certified/mine.json", '"certified": "proved"', '"certified": "refuted"'),
+    ],
+    ids=["certificate", "time", "verdict"],
+)
+def test_what_is_changed_in_the_folder_is_not_believed(file, old, new, own, tmp_path, capfd):
+    out = tmp_path / "review"
+    asked = [f"{own}:positive", f"{own}:make", "--out", str(out), "--problems", "16", "--budget", "30s"]
+    assert main(["referee", *asked]) == 0
+    told = capfd.readouterr().out.splitlines()[0]
+    text = (out / file).read_text()
+    assert old in text
+    (out / file).write_text(text.replace(old, new, 1))
+    assert main(["referee", *asked]) == 0
+    out_again, err = capfd.readouterr()
+    assert out_again.splitlines()[0] == told
+    assert ("mine.sign.json is damaged" in err) is file.startswith("certificates")
+    assert main(["verify", str(out / "certificates" / "mine.sign.json")]) == 0
+
+
 def test_a_false_claim_comes_with_the_problem_at_which_it_fails(own, tmp_path, capfd):
     out = tmp_path / "review"
     asked = [f"{own}:large", f"{own}:make", "--out", str(out), "--problems", "32", "--budget", "30s"]

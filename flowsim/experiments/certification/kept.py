@@ -3,14 +3,16 @@
 import dataclasses
 import functools
 import json
+import math
 import os
 import pathlib
+from fractions import Fraction
 
-from flowsim._core.files import DamagedFileError, read_document, remove_parts_of_the_dead, write_whole
+from flowsim._core.files import DamagedFileError, ignore_damaged, read_document, remove_parts_of_the_dead, write_whole
 from flowsim._core.types import Document
 from flowsim.claims import Claim, Evidence, Verdict
 from flowsim.claims.deciding.iterates import DescentEvidence
-from flowsim.claims.proofs import FollowedFlow
+from flowsim.claims.proofs import FollowedFlow, checker
 from flowsim.experiments.audit.kept import Kept
 from flowsim.experiments.certification.attempts import certified
 from flowsim.problem import AbstractSpec
@@ -93,6 +95,12 @@ class Certificates:
             write_whole(path, lambda file: file.write(text))
         return found
 
+    def has(self, claim: Claim, found: Document) -> bool:
+        """Whether what an earlier attempt found is to be believed: no certificate, or one that is here as it was
+        written, and shows what was found.
+        """
+        return found["certified"] is None or _shows(self.folder / certificate_name(claim), found)
+
     def _load(self, claim: Claim, spec: AbstractSpec, key: str, path: pathlib.Path) -> Document | None:
         """The kept attempt at a claim, unless its certificate is missing or there is more time than there was."""
         found = self._kept.load(claim, spec, key)
@@ -100,8 +108,22 @@ class Certificates:
             return None
         if found["certified"] is None:
             return found
-        try:
-            same = read_document(path).get("digest") == found["digest"]
-        except (DamagedFileError, FileNotFoundError):
-            return None
-        return found if same else None
+        return found if _shows(path, found) else None
+
+
+def _shows(path: pathlib.Path, found: Document) -> bool:
+    """Whether a file is the whole certificate of a result, and shows what the result says. A damaged one is told of."""
+    try:
+        certificate = read_document(path)
+        if certificate.get("digest") != checker.digest(certificate):
+            raise DamagedFileError(f"{path} is damaged (its digest is not that of its contents)")
+    except FileNotFoundError:
+        return False
+    except DamagedFileError as error:
+        ignore_damaged(error, "a certificate is tried again")
+        return False
+    # Without a time it is of the start alone, a refutation, or for all t.
+    until = certificate.get("until")
+    known = until is None or found["certified"] == "refuted" or found["proved_until"] == float(Fraction(until))
+    same = certificate["digest"] == found["digest"] and certificate["verdict"] == found["certified"]
+    return same and known and (until is not None or found["proved_until"] in (None, math.inf))

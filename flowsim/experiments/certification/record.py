@@ -50,6 +50,10 @@ class Record:
         """The row of a claim, or None."""
         return self._read(self.path_of(claim)).get(_name(claim))
 
+    def forget(self, claim: Claim) -> None:
+        """Go on as if the claim had no row."""
+        self._read(self.path_of(claim)).pop(_name(claim), None)
+
     def save(self, claim: Claim, row: Document) -> None:
         """Keep the row of a claim."""
         path = self.path_of(claim)

@@ -99,7 +99,11 @@ def review(
     """
     claim, known = claims[0], counterexample_of(claims[0])
     certificates = Certificates(out / CERTIFICATES, _SHARE * budget / len(claims))
-    entries = with_certificates(judge_all(claims), Record(out / RECORD), Kept(None), certificates)
+    record = Record(out / RECORD)
+    for one in claims:
+        if (row := record.row(one)) is not None and not certificates.has(one, row):
+            record.forget(one)
+    entries = with_certificates(judge_all(claims), record, Kept(None), certificates)
     options = {"budget": _SHARE * budget, "problems": problems, "seed": seed, "progress": True}
     search = refute(claim, **options, out=out / SEARCH) if claim.spaces and known is None else None
     found = Review(tuple(claims), tuple(entries), search, known, ablation=None)
