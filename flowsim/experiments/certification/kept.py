@@ -112,7 +112,7 @@ class Certificates:
 
 
 def _shows(path: pathlib.Path, found: Document) -> bool:
-    """Whether a file is the whole certificate of a result, and shows what the result says. A damaged one is told of."""
+    """Whether a file is the undamaged certificate of a result and shows the same. Warns of a damaged file."""
     try:
         certificate = read_document(path)
         if certificate.get("digest") != checker.digest(certificate):
