@@ -51,7 +51,7 @@ class Record:
         return self._read(self.path_of(claim)).get(_name(claim))
 
     def forget(self, claim: Claim) -> None:
-        """Go on as if the claim had no row."""
+        """Ignore the row of a claim, which the next one replaces."""
         self._read(self.path_of(claim)).pop(_name(claim), None)
 
     def save(self, claim: Claim, row: Document) -> None:
