@@ -11,7 +11,7 @@ from flowsim import papers
 from flowsim._core import VERSION
 from flowsim._core.checks import refuse
 from flowsim._core.files import bytes_of, folder_of, refuse_taken, write_whole
-from flowsim._core.text import counted, cut
+from flowsim._core.text import counted, cut, one_line
 from flowsim.claims import Claim, Family, Judgement
 from flowsim.claims.proofs import OpenError
 from flowsim.claims.proofs import check as check_certificate
@@ -147,7 +147,8 @@ def certify(
     try:
         certificate = certification(claim, [spec_of(tables, overrides) for tables in named], until=until)
     except OpenError as error:
-        print(f"flowsim: no certificate: {error}", file=sys.stderr)
+        why = one_line(", ".join(str(error).splitlines()))
+        print(f"flowsim: no certificate: {why}", file=sys.stderr)
         return UNFINISHED
     text = json.dumps(certificate, indent=1).encode()
     write_whole(out, lambda file: file.write(text))
