@@ -173,8 +173,8 @@ class Course:
         return float(counts.get("flops", 0.0)) + _FEW + _FEW_OF_A_WEIGHT * self._weights
 
     def _faster(self, y: PyTree, since: float, plan: "_Plan") -> float:
-        """The time in which the gradient changes, if steps were too short relative to the time because the flow has
-        become fast. Zero if the gradient changes slowly, as at a kink, where no step is short enough.
+        """The time in which the gradient changes, if steps became too short relative to the time because the flow is
+        fast. Zero if the gradient changes slowly: then the flow is at a kink, where no step is short enough.
         """
         timescale = float(_pace(self.system, jax.device_put(y[0]))[1])
         return timescale if timescale < ANEW * max(since, float(plan.asked.timescale)) else 0.0

@@ -121,7 +121,7 @@ def plateaus(
 def _slow_points(
     times: np.ndarray, speed: np.ndarray, lost: np.ndarray, fraction: float
 ) -> tuple[list[int], bool, bool]:
-    """The rows of the minima of the speed that are below the maxima around them by the fraction, and whether the flow
+    """The rows at which the speed is least between two maxima and below both by a given factor, and whether the loss
     falls before the first and after the last of them.
     """
     # The mean speed over a step is taken within it, so that a drop between two output times counts too.

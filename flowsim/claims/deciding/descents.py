@@ -206,8 +206,8 @@ def _thinned(run: Trajectory, rows: slice) -> Trajectory:
 def _sides(
     claim: Claim, evidence: DescentEvidence, ours: Comparison, measured: np.ndarray, enclosed: Enclosed | None
 ) -> Sides:
-    """The sides at the true iterates with the rounding of all numbers bounded; where that is not possible, as they are
-    measured, which has to be clear.
+    """The sides at the true iterates, with bounds on the rounding of all numbers. Where there are no such bounds, the
+    measured sides, which must then differ clearly.
     """
     little = np.minimum(CLEARLY * measured, np.maximum(measured, 0.1 * WORST_RESOLUTION * ours.reference))
     clear = np.where(ours.identity, little, CLEARLY * measured)

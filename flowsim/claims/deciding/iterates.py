@@ -204,7 +204,9 @@ def _moved(tree: PyTree, amount: float) -> PyTree:
 
 
 def _apart(series: PyTree, others: list[PyTree]) -> PyTree:
-    """(T,) for each array, the largest distance of an entry in other descents; infinite after their end."""
+    """(T,) for each array, the largest distance of one of its entries from that in other descents. Infinite after the
+    end of the shortest.
+    """
 
     def one_array(leaf, *more):
         found = np.full(leaf.shape[0], 0.0)

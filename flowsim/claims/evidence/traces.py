@@ -37,10 +37,12 @@ class Traces:
 
         **Arguments:**
 
-        - of: what is traced, by identity; booleans and numbers by value.
-        - captured: everything that the function uses but its arguments, except what ``keeps`` watches.
+        - of: objects that determine the trace within this flow. Booleans and numbers are compared by value, all others
+          by identity.
+        - captured: what the function uses besides its arguments, compared by value.
         - function, given: as in `Traced`.
-        - keeps: whether the trace, once made, depends on what was captured only.
+        - keeps: called after tracing, whether other flows may use the trace. They may not if the function used
+          anything else.
         """
         key = tuple(one if isinstance(one, bool | int | float) else id(one) for one in of)
         if key not in self._known:

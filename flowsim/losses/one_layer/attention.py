@@ -291,7 +291,8 @@ class TokenResiduals(AbstractResiduals):
 
 @eqx.filter_jit
 def _solved(residuals: TokenResiduals, like: TokenHeads) -> TokenHeads:
-    """The minimum for more than d heads: with p_h = e_h they make any matrices, and r is affine in Q and the guess."""
+    """The minimum for more than d heads. With p_h = e_h they can form any matrices, so that r is affine in Q and the
+    guess."""
     H, rows, d = like.Q.shape
     basis = eqx.tree_at(lambda m: (m.p, m.Q), like, (jnp.eye(H, rows), jnp.zeros_like(like.Q)))
 
