@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import flowsim
+from flowsim._core.files import DamagedFileWarning
 from flowsim.claims import Evidence, Judgement
 from flowsim.claims.proofs import FollowedFlow, OpenError, checker
 from flowsim.cli import main
@@ -120,7 +121,8 @@ def test_a_run_that_was_interrupted_tries_only_what_is_left(problem, tmp_path, t
     assert (out / "certificates" / "mine.slower.json").stat().st_mtime_ns == first
     # What has no certificate is tried again with more time alone, and what has lost it is.
     (out / "certificates" / "mine.faster.json").write_text("{}")
-    flowsim.run(problem, out, certify=61.0, resume=True)
+    with pytest.warns(DamagedFileWarning, match="a certificate is tried again"):
+        flowsim.run(problem, out, certify=61.0, resume=True)
     assert tried == [*NAMES, "mine.faster", "mine.gamma"]
 
 
