@@ -1,6 +1,7 @@
 """Which hypotheses a claim needs, on claims of which it is known."""
 
 import json
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -245,8 +246,9 @@ def test_what_cannot_be_ablated_is_refused_in_one_line():
 @pytest.mark.parametrize("search", [flowsim.ablate, flowsim.refute, flowsim.sharpen])
 def test_a_claim_that_compares_nothing_is_refused_in_one_line(search):
     of = flowsim.claim("mine.a", "notes", statement="a", spaces=(SPACE,), hypotheses=both)
+    nothing: Any = None
     with pytest.raises(ValueError, match=r"mine\.a must be a function that returns what flowsim\.at_least does, but"):
-        search(of(lambda start: None), problems=8)
+        search(of(lambda start: nothing), problems=8)
     with pytest.raises(ValueError, match=r"mine\.a must be judged over a family"):
         search(of(lambda start: flowsim.tends_to(start.a, 0.0, 1.0)), problems=8)
 
