@@ -12,7 +12,6 @@ import re
 import sys
 import types
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -24,37 +23,6 @@ from flowsim._core import checks
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object in memory, which differs in each process
 _MADE = "made by a library"
-
-Result = TypeVar("Result")
-
-
-class Shared(Generic[Result]):
-    """Results that are kept by the values of what they were made of: the ``most`` that were asked for last.
-
-    What contains an object without a comparable value is not kept; see `known_by_value`.
-    """
-
-    def __init__(self, most: int):
-        self._most = most
-        # The values hold what the results were made of, so that no id in a key is reused.
-        self._known: dict[Hashable, tuple[object, Result]] = {}
-
-    def get(self, of: tuple[object, ...], make: Callable[[], tuple[Result, bool]]) -> Result:
-        """The result that was kept for equal values, or a new one.
-
-        **Arguments:** of: what the result is made of; make: returns the result, and whether it depends on these values
-        only, so that it may be kept.
-        """
-        key = known_by_value(of)
-        if (found := self._known.pop(key, None)) is None:
-            result, keeps = make()
-            if isinstance(key, int) or not keeps:
-                return result
-            found = of, result
-        self._known[key] = found
-        if len(self._known) > self._most:
-            del self._known[next(iter(self._known))]
-        return found[1]
 
 
 class _OpaqueError(Exception):

@@ -77,25 +77,15 @@ class TracedFlowError(TypeError):
     """The limit of a flow was asked for inside a transformation of JAX, in which its values are unknown."""
 
 
-class _Known(NamedTuple):
-    """The known end of a traced flow, and the ends whose limits were asked for."""
-
-    end: End
-    asked: list[End]
-
-
-_END: contextvars.ContextVar[_Known | None] = contextvars.ContextVar("end", default=None)
+_END: contextvars.ContextVar[End | None] = contextvars.ContextVar("end", default=None)
 
 
 @contextlib.contextmanager
-def ending_at(end: End) -> Iterator[list[End]]:
-    """A context in which a traced flow is known to have this end. The list becomes non-empty if a limit is asked for:
-    what is traced then depends on this end.
-    """
-    known = _Known(end, [])
-    token = _END.set(known)
+def ending_at(end: End) -> Iterator[None]:
+    """A context in which a traced flow is known to have this end."""
+    token = _END.set(end)
     try:
-        yield known.asked
+        yield
     finally:
         _END.reset(token)
 
@@ -211,20 +201,13 @@ def limit(
         if not traced:
             value = jnp.asarray(f(flow.end), dtype=float)[None]
             return jnp.where(asking.forgets, jnp.nan, value), jnp.zeros(value.shape)
-    end = _known_end() if traced else End.of(flow.end, _way_to_go(flow), flow.tail)
+    end = _END.get() if traced else End.of(flow.end, _way_to_go(flow), flow.tail)
     if end is None:
         raise TracedFlowError("limit needs a flow with known values: call it outside of jax transformations")
     value = jnp.asarray(f(end.place(flow.end)), dtype=float)
     with jax.ensure_compile_time_eval():
         bound = _variation(f, end.further, end.remaining)
     return value[None], jnp.asarray(bound).reshape(value.shape)[None]
-
-
-def _known_end() -> End | None:
-    if (known := _END.get()) is None:
-        return None
-    known.asked.append(known.end)
-    return known.end
 
 
 def _is_traced(flow: Trajectory) -> bool:

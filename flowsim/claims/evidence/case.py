@@ -38,7 +38,6 @@ from flowsim.claims.evidence.series import (
     taken,
     weights_of,
 )
-from flowsim.claims.evidence.traces import Traces
 from flowsim.flow.basin import Tail
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.systems import AbstractSystem
@@ -71,10 +70,10 @@ class Case:
         repetitions: AbstractRepetitions,
         solve: Callable[[AbstractRepetitions], Trajectory],
         further: np.ndarray = _NO_TIMES,
-        traces: Traces | None = None,
+        traces: dict | None = None,
     ):
         self._repetitions, self._solve, self._further = repetitions, solve, further
-        self._traces = Traces() if traces is None else traces
+        self._traces: dict = {} if traces is None else traces
         self._finer: dict[bytes, Case] = {}
         self._looks: dict[tuple[bytes, bytes], Enclosed] = {}
         self._thinned: dict[tuple[float, ...], Made[tuple[np.ndarray, Padded]]] = {}

@@ -22,11 +22,11 @@ from flowsim._core.balls.centred import common, is_smooth, middles, nearer, not_
 from flowsim._core.balls.enclosure import BITS, Traced, lower, rounded, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, balls
 from flowsim.claims.claim import Claim
-from flowsim.claims.evidence.bounds import Bounds, bounds_of, jumps_in
+from flowsim.claims.evidence.bounds import Bounds, bounds_of
 from flowsim.claims.evidence.course import Spans
+from flowsim.claims.evidence.jumps import jumps_in
 from flowsim.claims.evidence.moving import ROUNDING
 from flowsim.claims.evidence.series import weights_of
-from flowsim.claims.evidence.traces import Traces
 from flowsim.claims.limits import End, ending_at
 from flowsim.flow.basin import Tail
 from flowsim.flow.recording import uncertified
@@ -107,7 +107,7 @@ class Enclosed:
     times: Balls | None = None
     iterates: tuple[PyTree, Balls] | None = None
     tail: Tail | None = None
-    traces: Traces = dataclasses.field(default_factory=Traces, repr=False)
+    traces: dict[tuple[object, ...], tuple[object, Traced]] = dataclasses.field(default_factory=dict, repr=False)
     _known: dict[tuple[bytes, bytes, float], Rows] = dataclasses.field(init=False, default_factory=dict, repr=False)
 
     def compared(self, claim: Claim, rows: np.ndarray, most_operations: float) -> Bounds:
@@ -272,26 +272,19 @@ class Enclosed:
         rest = self._rest(np.zeros(rows, dtype=int))
         end = End.of(self.run.end, self.remaining, self.tail, near)  # known, as it is not inside a trace
 
-        asked: list[End] = []
-
         def sides(arrays, series, models):
-            arrays, way_to_go = arrays
             t, loss, excess, grad_norm_sq, dissipated, *sizes = series
             weights = eqx.combine(models, rest)
             run = uncertified(t, weights, loss, excess, grad_norm_sq, dissipated, self.run.descent, *sizes)
-            run = dataclasses.replace(run, way_to_go=way_to_go)
-            with ending_at(end) as limits:
+            run = dataclasses.replace(run, way_to_go=jnp.asarray(self.remaining))
+            with ending_at(end):
                 ours = claim.compare(eqx.combine(arrays, fixed), run)
-            asked.extend(limits)
             return ours.slack, ours.promised, ours.allowance, ours.scale, ours.size, ours.value - ours.bound
 
         at_rows = lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), float)
         weights = jax.tree.map(at_rows, eqx.filter(self.run.models, eqx.is_inexact_array))
         series = (at_rows(self.run.t),) * (5 + (self.run.step_size is not None))
-        of = claim, self.remaining, self.tail, near, rows
-        captured = claim.compare, fixed, rest, self.run.descent
-        given = (arrays, self.remaining), series, weights
-        return self.traces.get(of, captured, sides, *given, keeps=lambda: not asked)
+        return self._traced((claim, self.remaining, self.tail, near), rows, sides, arrays, series, weights)
 
     def _sizes(self, rows: np.ndarray) -> tuple[Balls, ...]:
         """The step sizes of a descent."""
@@ -300,11 +293,19 @@ class Enclosed:
 
     @functools.cached_property
     def _numbers(self) -> PyTree:
-        return _as_known(self.loss, self.rounding.loss), rounded(self.remaining, self.rounding.statement)
+        return _as_known(self.loss, self.rounding.loss)
 
     @functools.cached_property
     def _numbers_of_system(self) -> PyTree:
         return _as_known(self.system, self.rounding.loss)
+
+    def _traced(self, of: tuple[object, ...], rows: int, function: Callable[..., PyTree], *given: PyTree) -> Traced:
+        """The traced function, shared by all calls for one claim or one part of a system."""
+        # The value holds the objects, so that their ids are not reused.
+        key = *(one if isinstance(one, bool | float) else id(one) for one in of), rows
+        if key not in self.traces:
+            self.traces[key] = of, Traced(function, *given)
+        return self.traces[key][1]
 
     def _rows(self, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float) -> Rows:
         """The series at weights that are balls; the recorded series if the loss cannot be computed in balls."""
@@ -357,8 +358,8 @@ class Enclosed:
             return eqx.filter_vmap(one)(eqx.combine(models, rest))
 
         def carried_out(all_of_it, models):
-            function, of = functools.partial(record, all_of_it), (self.system, all_of_it, rows.size)
-            traced = self.traces.get(of, (all_of_it, fixed, rest), function, arrays, models)
+            function, of = functools.partial(record, all_of_it), (self.system, all_of_it)
+            traced = self._traced(of, rows.size, function, arrays, models)
             if not (all_of_it or is_smooth(traced)):
                 raise UndecidedError("the loss is not smooth")
             most, rounding = most_operations, self.rounding.loss
