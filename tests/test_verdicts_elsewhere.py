@@ -322,3 +322,20 @@ def test_a_time_at_which_a_flow_rests_by_rounding_is_reached():
 
 def curved(weights, x):
     return jnp.stack([0.0, weights[1] + 2 * weights[0] ** 3 * (x - 0.5)])
+
+
+FACTOR = 2.0
+
+
+def test_a_number_that_a_claim_looks_up_is_looked_up_again(monkeypatch):
+    loss = FunctionLoss(lambda m: jnp.sum(jnp.asarray([1.0, 3.0]) * m.x**2) / 2, minimum=0.0)
+    flow = flowsim.gradient_flow(loss, Weight(jnp.asarray([1.0, 0.5])), t1=1.0)
+
+    @flowsim.claim("mine.dominance", "notes")
+    def dominance(flow):
+        r"""$\lVert \nabla L \rVert^2 \ge c L$ for all $t$"""
+        return at_least(flow.grad_norm_sq, FACTOR * flow.excess)
+
+    assert flowsim.check(dominance, loss, flow).verdict is Judgement.HOLDS
+    monkeypatch.setitem(globals(), "FACTOR", 9.0)
+    assert flowsim.check(dominance, loss, flow).verdict is Judgement.VIOLATED
