@@ -84,7 +84,8 @@ def _margins(
     claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: np.ndarray, further: np.ndarray
 ) -> tuple[Series, Margins, Promised]:
     """The times, the margins at them, and where the statement promises anything. Empty for a comparison that is not at
-    times."""
+    times.
+    """
     case = case.at(np.union1d(asked, further))
     ours, count = case.panel.compared(claim, loss, case.padded), case.run.t.size
     if ours.slack.shape[0] < case.padded.t.size:

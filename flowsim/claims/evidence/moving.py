@@ -287,7 +287,8 @@ def _antisymmetric(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _keeps_symmetry(run: Trajectory, row: int, descent: AbstractDescent | None) -> bool:
     """Whether the velocity in a row is symmetric up to rounding if the matrices that start symmetric are made exactly
-    symmetric."""
+    symmetric.
+    """
     assert descent is not None
     weights, rest = eqx.partition(run.row(row), eqx.is_inexact_array)
     begins = jax.tree.map(lambda leaf: is_symmetric(np.asarray(leaf)), eqx.filter(run.start, eqx.is_inexact_array))
