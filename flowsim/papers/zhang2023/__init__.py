@@ -1,9 +1,9 @@
 """zhang2023: Trained Transformers Learn Linear Models In-Context (Zhang, Frei, Bartlett).
 
-A file holds a section of the paper, or several short ones; files named by a noun hold what several sections share. The
-loss is a `LinearAttentionLoss`, or a `RandomCovarianceLoss` in section 4.3, for the lines
-of Figure 1 and in appendix C; its task is the one that the statement is about. Statements about every parameter, not
-about a flow, are judged at the points of the trajectory. The paper's symbols are used throughout.
+Most files hold one section of the paper, or several short ones. Files named by a noun hold what several sections share.
+Claims with one covariance are about a `LinearAttentionLoss`; those with random covariances, in section 4.3 and appendix
+C, are about a `RandomCovarianceLoss`. A statement about every parameter is judged at the points of a flow. The symbols
+are the paper's.
 """
 
 from flowsim.claims.claim import Claim

@@ -67,7 +67,7 @@ def minimum_and_excess(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$\min \ell = -\operatorname{tr}(\Lambda^2 \Gamma^{-1})/2$ and $\ell - \min \ell = \bigl\lVert \Gamma^{1/2}(u
     \Lambda^{1/2} U_{11} \Lambda^{1/2} - \Lambda \Gamma^{-1}) \bigr\rVert_F^2/2$
 
-    Judged by subtraction, along the trajectory and at u_{-1} U11 = Gamma^-1, where the minimum is attained.
+    Here u is u_{-1}. The minimum is subtracted from the loss along the flow, and is attained at u_{-1} U11 = Gamma^-1.
     """
     Lambda, Gamma = loss.task.covariance, loss.task.gamma()
     root, gamma_root, target = _root(Lambda), _root(Gamma), Lambda @ jnp.linalg.inv(Gamma)
@@ -102,7 +102,7 @@ def u_positive(flow: Trajectory) -> Comparison:
 @ON_SEVERAL_DIMENSIONS.claim("lemma-a.4.start", "proof of Lemma A.4", note=_AT_ONE)
 def starts_below_the_saddle(loss: Loss, start: PyTree) -> Comparison:
     r"""$\ell(0) \le \tfrac{\sigma^2}{2} \lVert \Lambda \Theta \rVert_F^2 \bigl(\sqrt{d} \sigma^2 \lVert \Gamma
-    \rVert_{\mathrm{op}} - 2\bigr)$, which is below the saddle's $0$
+    \rVert_{\mathrm{op}} - 2\bigr)$, which is negative; the loss at the saddle is $0$
     """
     Lambda, d = loss.task.covariance, loss.task.dimension
     value = literal_loss(loss.task, start.u_minus1 * start.U11)
@@ -124,7 +124,7 @@ def u_bounded_below(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$u_{-1}^2 \ge \frac{\sigma^2 \lVert \Lambda \Theta \rVert_F^2 (2 - \sqrt{d} \sigma^2 \lVert \Gamma
     \rVert_{\mathrm{op}})}{2 \sqrt{d} \lVert \Lambda \rVert_{\mathrm{op}}^2}$ for all $t$
 
-    The extracted text leaves open how far the root in (A.14) extends; (A.15) squares the whole product.
+    The extracted text does not show where the root in (A.14) ends. (A.15) squares the whole product.
     """
     bound_sq = u_lower_bound_sq(loss.task, flow.start)
     return at_least(flow.models.u_minus1, jnp.sqrt(jnp.maximum(bound_sq, 0.0)), promised=bound_sq > 0)
@@ -136,7 +136,9 @@ def _root(matrix: Matrix) -> Matrix:
 
 
 def _residuals(loss: Loss, flow: Trajectory) -> tuple[Array, Array]:
-    """|Gamma Lambda^{1/2} (u Lambda^{1/2} U11 Lambda^{1/2} - Lambda Gamma^-1) Lambda^{1/2}|_F^2, and its size."""
+    """|Gamma Lambda^{1/2} (u Lambda^{1/2} U11 Lambda^{1/2} - Lambda Gamma^-1) Lambda^{1/2}|_F^2, and the size of its
+    terms.
+    """
     Lambda, Gamma = loss.task.covariance, loss.task.gamma()
     root = _root(Lambda)
     left, target, least = Gamma @ root, Lambda @ jnp.linalg.inv(Gamma), jnp.sum((Lambda @ Lambda) ** 2)
@@ -150,7 +152,7 @@ def _residuals(loss: Loss, flow: Trajectory) -> tuple[Array, Array]:
 
 
 def _slopes(loss: Loss, flow: Trajectory) -> Array:
-    """|dl/dU11|_F^2 of the exact loss. In a program for several claims it is computed once."""
+    """|dl/dU11|_F^2 of the exact loss. A program for several claims computes it once."""
     return jax.lax.map(lambda model: jnp.sum(loss.gradient(model).U11 ** 2), flow.models)
 
 
@@ -167,7 +169,9 @@ def slope_of_the_matrix(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def _last_line(loss: Loss, trajectory: Trajectory, power: int) -> Comparison:
-    """|dl/dU11|_F^2 of the exact loss against the square of (A.14), times |Lambda|_op^power, times the squared norm."""
+    """|dl/dU11|_F^2 of the exact loss >= |Lambda|_op^power times the square of (A.14) times the residual of
+    `_residuals`.
+    """
     operator = jnp.linalg.eigvalsh(loss.task.covariance)[-1]
     bound_sq = u_lower_bound_sq(loss.task, trajectory.start) * operator**power
     bound = bound_sq * _residuals(loss, trajectory)[0]
@@ -181,9 +185,8 @@ def printed_last_line(loss: Loss, flow: Trajectory) -> Comparison:
     \bigl\lVert \Gamma \Lambda^{1/2} (u_{-1} \Lambda^{1/2} U_{11} \Lambda^{1/2} - \Lambda \Gamma^{-1}) \Lambda^{1/2}
     \bigr\rVert_F^2$
 
-    As extracted, |Lambda|_op^2 stands in the numerator; (A.14), from which the line comes, and (5.7), to which it
-    leads, have it in the denominator. The line fails at a large Lambda and a small start. Whether the paper or only its
-    extracted text misplaces it is not known.
+    The extracted text has |Lambda|_op^2 in the numerator; the PDF may differ. The line comes from (A.14) and leads to
+    (5.7), and both have it in the denominator. The line fails at a large Lambda and a small start.
     """
     return _last_line(loss, flow, 4)
 
@@ -195,7 +198,7 @@ def last_line(loss: Loss, flow: Trajectory) -> Comparison:
     \Gamma \Lambda^{1/2} (u_{-1} \Lambda^{1/2} U_{11} \Lambda^{1/2} - \Lambda \Gamma^{-1}) \Lambda^{1/2}
     \bigr\rVert_F^2$
 
-    With |Lambda|_op^2 in the denominator, as in (A.14). With (A.16) it gives the mu of (5.7).
+    |Lambda|_op^2 is in the denominator, as in (A.14). Together with (A.16) the line gives the mu of (5.7).
     """
     return _last_line(loss, flow, 0)
 

@@ -1,7 +1,6 @@
 """zhang2023's appendix C, random covariances: the dynamical system, its minima, the PL inequality and the limit.
 
-Expectations over Lambda_tau are computed as the paper writes them, by `law.expectation`, and not by the closed forms
-that the flow uses.
+Expectations over Lambda_tau are computed by `law.expectation`, as the paper writes them. The flow uses closed forms.
 """
 
 import jax
@@ -66,7 +65,7 @@ DYNAMICS = Section("zhang2023", LinearAttention, setting=random_covariances, hyp
 
 @DYNAMICS.on((*RANDOM_FLOWS, NO_COMMON_EIGENBASIS), spaces.RANDOM).claim("lemma-c.1", "Lemma C.1")
 def dynamics(loss: Loss, flow: Trajectory) -> Comparison:
-    r"""$dU_{11}/dt$ and $du_{-1}/dt$ are (C.1), and $u_{12} = u_{21} = 0$ for all $t$, whatever the law of $\Lambda$
+    r"""$dU_{11}/dt$ and $du_{-1}/dt$ are (C.1), and $u_{12} = u_{21} = 0$ for all $t$, for every law of $\Lambda$
 
     Compared with the gradient of the exact loss over all weights, u12 and u21 included.
     """
@@ -80,7 +79,7 @@ def dynamics(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def coefficients(loss: Loss) -> tuple[Array, Array, Array]:
-    """gamma_i, xi_i and zeta_ij as (C.3) prints them."""
+    """The gamma_i, xi_i and zeta_ij of (C.3), as printed."""
     n = 1 / loss.task.context_length
 
     def of_one(Lambda):
@@ -105,7 +104,7 @@ def entry_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array]:
 
 @DYNAMICS.on(RANDOM_FLOWS, spaces.RANDOM).claim("corollary-c.2", "Corollary C.2", setting=independent_variances)
 def entrywise_dynamics(loss: Loss, flow: Trajectory) -> Comparison:
-    """With diagonal covariances (C.1) is (C.4), entry by entry"""
+    """With diagonal covariances, (C.1) has the entries (C.4)"""
 
     def deviation(model):
         dU, du, size = matrix_field(loss, model)
@@ -162,7 +161,7 @@ def loss_of_the_dynamics(loss: Loss, flow: Trajectory) -> Comparison:
 def minimum_and_excess(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$\min \ell = -\tfrac{1}{2} \sum \xi_i^2/\gamma_i$, and $\ell - \min \ell$ is (C.7)
 
-    Judged by subtraction, along the trajectory and at weights of (C.8), where the minimum is attained.
+    The minimum is subtracted from the loss along the flow. It is attained at weights of (C.8).
     """
     gamma, xi, zeta = coefficients(loss)
     minimum = -jnp.sum(xi**2 / gamma) / 2
@@ -181,9 +180,9 @@ def minimum_and_excess(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def minimiser(loss: Loss) -> tuple[Matrix, Scalar]:
-    """The V = u_{-1} U11 of all global minima of (C.5), (d, d), and the minimum.
+    """V = u_{-1} U11 at every global minimum of (C.5), (d, d), and the minimum.
 
-    The Hessian of (C.5) in V is diagonal, so two gradients determine V.
+    The Hessian of (C.5) with respect to V is diagonal, so two gradients determine V.
     """
     at = lambda V: matrix_loss(loss, LinearAttention(V, 1.0))
     slope, d = jax.grad(at), loss.task.dimension
@@ -196,8 +195,8 @@ def minimiser(loss: Loss) -> tuple[Matrix, Scalar]:
 def every_random_minimum(loss: Loss) -> Comparison:
     r"""$u_{-1} u_{ij} = \delta_{ij} \xi_i/\gamma_i$ at every global minimum of (C.5)
 
-    For each u_{-1} != 0 the loss is a strictly convex quadratic function of U11; at u_{-1} = 0 it is above its minimum.
-    Judged where the gradient in U11 is zero, for u_{-1} of both signs from 1e-3 to 1e3.
+    For each u_{-1} != 0 the loss is a strictly convex quadratic function of U11. At u_{-1} = 0 it is above its minimum.
+    Judged where the gradient with respect to U11 is zero, for u_{-1} of both signs from 1e-3 to 1e3.
     """
     gamma, xi, _ = coefficients(loss)
     printed, minimum = jnp.diag(xi / gamma), -jnp.sum(xi**2 / gamma) / 2
@@ -287,7 +286,7 @@ def u_bounded_below(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def pl_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """nu of (C.13) and the largest nu that holds along the flow."""
+    """The nu of (C.13), and the largest nu for which the inequality holds along the flow."""
     return {"nu": random_pl_constant(loss, trajectory.start), "sharp_nu": sharp_constant(trajectory)}
 
 
@@ -320,7 +319,7 @@ def printed_limit(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$u_{ij} \to \delta_{ij} \bigl(\sum \xi_i^2/\gamma_i^2\bigr)^{-1/4} \xi_i/\gamma_i$ and $u_{-1} \to \bigl(\sum
     \xi_i/\gamma_i\bigr)^{1/4}$
 
-    The limit of u_{-1} lacks the squares that the lemma's own proof has in (C.17).
+    The limit of u_{-1} lacks squares. The lemma's proof has them, in (C.17).
     """
     gamma, xi, _ = coefficients(loss)
     ratio = xi / gamma
@@ -333,7 +332,7 @@ def corrected_limit(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$u_{ij} \to \delta_{ij} \bigl(\sum \xi_i^2/\gamma_i^2\bigr)^{-1/4} \xi_i/\gamma_i$ and $u_{-1} \to \bigl(\sum
     \xi_i^2/\gamma_i^2\bigr)^{1/4}$
 
-    With the squares of (C.17). Whether the paper or only its extracted text lacks them is not known.
+    The squares are those of (C.17). The extracted text of (C.15) lacks them in the second limit; the PDF may differ.
     """
     gamma, xi, _ = coefficients(loss)
     u = jnp.sum((xi / gamma) ** 2) ** 0.25

@@ -1,7 +1,6 @@
 """zhang2023's appendix D: technical lemmas, judged in the dimension and with the covariance of a task.
 
-Statements about all matrices are judged on drawn ones, which include hard cases: nearly aligned, of low rank, badly
-scaled.
+Statements about all matrices are judged on random ones and on hard cases: nearly aligned, of low rank, badly scaled.
 """
 
 import equinox as eqx
@@ -28,7 +27,7 @@ _COMMUTE, _DO_NOT = 1e-12, 1e-6
 
 
 def _derivatives(d: int) -> list[tuple[Array, Array]]:
-    """Both sides of the six identities of Lemma D.1, on drawn matrices of d, d + 1 and d + 2 rows."""
+    """Both sides of the six identities of Lemma D.1, on random matrices of d, d + 1 and d + 2 rows."""
     rng = np.random.default_rng(0)
     normal = lambda *shape: jnp.asarray(rng.standard_normal(shape))
     vec = lambda matrix: matrix.T.reshape(-1)
@@ -54,7 +53,7 @@ def matrix_calculus(task: LinearRegression) -> Comparison:
     $\operatorname{tr}(A X B X^\top C)$; $\operatorname{Vec}(A X B) = (B^\top \otimes A) \operatorname{Vec}(X)$; and
     $\operatorname{tr}(A^\top B) = \operatorname{Vec}(A)^\top \operatorname{Vec}(B)$
 
-    Judged on drawn matrices of d, d + 1 and d + 2 rows.
+    Judged on random matrices of d, d + 1 and d + 2 rows.
     """
     pairs = _derivatives(task.dimension)
     distances = jnp.stack([jnp.linalg.norm(left - right) for left, right in pairs])
@@ -68,7 +67,7 @@ def fourth_moment(task: LinearRegression) -> Comparison:
     r"""$\mathbb{E}[X X^\top A X X^\top] = \Lambda (A + A^\top) \Lambda + \operatorname{tr}(A \Lambda) \Lambda$ for $X
     \sim \mathcal{N}(0, \Lambda)$ and every $A$
 
-    Judged on 20 matrices A, with the expectation by a cubature that is exact for polynomials of degree 5.
+    Judged on 20 matrices A. The cubature for the expectation is exact for polynomials of degree 5.
     """
     Lambda, d = task.covariance, task.dimension
     root = jnp.linalg.cholesky(Lambda)
@@ -90,7 +89,7 @@ def fourth_moment(task: LinearRegression) -> Comparison:
 
 
 def _pairs(d: int, n: int) -> tuple[Matrices, Matrices]:
-    """Pairs (U, V), each (pairs, d, n): drawn, with singular values that fall to 1e-6, and nearly aligned."""
+    """Pairs (U, V), each (pairs, d, n): random ones, some with rows scaled down to 1e-6, and nearly aligned ones."""
     U, V, noise = jax.random.normal(jax.random.key(n), (3, _DRAWN, d, n))
     falling = jnp.geomspace(1.0, 1e-6, d)[None, :, None]
     return jnp.concatenate([U, falling * U, U]), jnp.concatenate([V, V, U + 1e-3 * noise])
@@ -121,8 +120,9 @@ def von_neumann(task: LinearRegression) -> Comparison:
 
 
 def _semidefinite_pairs(task: LinearRegression) -> tuple[Matrices, Matrices]:
-    """Pairs of semidefinite (A, B), each (pairs, d, d): some commute, such as Lambda with Gamma and with itself; others
-    do not, some of them only just.
+    """Pairs of semidefinite (A, B), each (pairs, d, d). Some commute, such as Lambda with Gamma and with itself.
+
+    Of the others some commute almost.
     """
     Lambda, d = task.covariance, task.dimension
     vectors = jnp.linalg.eigh(Lambda)[1]
@@ -149,8 +149,8 @@ def products_of_semidefinite(task: LinearRegression) -> Comparison:
     r"""For semidefinite $A$ and $B$: $\operatorname{tr}(AB) \ge 0$, and $AB \succeq 0$ if and only if $A$ and $B$
     commute
 
-    Judged on 50 pairs, where AB >= 0 means that AB is symmetric and semidefinite. If it means only that x^T A B x >= 0
-    for every x, the pair need not commute.
+    Judged on 50 pairs. Here AB >= 0 means that AB is symmetric and semidefinite. If it only meant x^T A B x >= 0 for
+    every x, A and B need not commute.
     """
     A, B = _semidefinite_pairs(task)
     sizes = jnp.linalg.norm(A, axis=(1, 2)) * jnp.linalg.norm(B, axis=(1, 2))

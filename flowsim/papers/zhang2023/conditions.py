@@ -1,4 +1,4 @@
-"""The settings of zhang2023's claims, what the paper requires of a start, and the constants that follow from it."""
+"""The settings of zhang2023's claims, the paper's conditions on a start, and the constants that follow from a start."""
 
 from typing import NamedTuple
 
@@ -19,9 +19,9 @@ from flowsim.tasks.covariance_laws import DiagonalLaw
 class AssumptionValues(NamedTuple):
     """The quantities in zhang2023's Assumption 3.3, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma.
 
-    size: |U11(0)|_F; norm, asymmetry: Frobenius norms of Theta Theta^T and of its difference from its transpose;
-    smallest: the smallest eigenvalue of the symmetric part of U11(0), times the sign of sigma; theta_lambda:
-    |Theta Lambda|_F, with the mean covariance where covariances are random, as in Theorem 4.5; u12, u21: norms.
+    size: |U11(0)|_F; norm: |Theta Theta^T|_F; asymmetry: |Theta Theta^T - (Theta Theta^T)^T|_F; smallest: the smallest
+    eigenvalue of the symmetric part of U11(0), times the sign of sigma; theta_lambda: |Theta Lambda|_F, or |Theta
+    E[Lambda]|_F where covariances are random, as in Theorem 4.5; u12, u21: norms.
     """
 
     sigma: Scalar | float
@@ -34,7 +34,7 @@ class AssumptionValues(NamedTuple):
     u21: Scalar | float
 
     def hypotheses(self, mean: bool = False) -> list[Hypothesis]:
-        """The parts of the assumption; mean: whether the covariances are random and enter by their mean."""
+        """The parts of the assumption. With ``mean``, the covariances are random and their mean replaces Lambda."""
         theta_lambda = "Theta E[Lambda]" if mean else "Theta Lambda"
         return [
             hypothesis("sigma = u_minus1(0) > 0", self.sigma, ">", 0.0),
@@ -97,7 +97,7 @@ def u_lower_bound_sq(task: LinearRegression, start: LinearAttention) -> Scalar:
 
     It is sigma^2 |Lambda Theta|_F^2 (2 - sqrt(d) sigma^2 |Gamma|_op) / (2 sqrt(d) |Lambda|_op^2).
 
-    **Source:** zhang2023 (A.14), whose root spans the whole product, as (A.15) shows.
+    **Source:** zhang2023 (A.14). Its root is over the whole product, as (A.15) shows.
     """
     lam = LinearAttentionLoss(task).eigenvalues
     margin = 2 - scale_value(task, start)
@@ -110,9 +110,7 @@ def limit(task: LinearRegression) -> LinearAttention:
 
 
 def random_scale_condition(loss: RandomCovarianceLoss, start: LinearAttention) -> Hypothesis:
-    """The scale condition for random covariances.
-
-    sigma^2 sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2] < 2 |E[Lambda_tau] Theta|_F^2.
+    """The scale condition sigma^2 sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2] < 2 |E[Lambda_tau] Theta|_F^2.
 
     **Source:** zhang2023 (4.11), (C.10).
     """
@@ -136,7 +134,7 @@ def random_u_lower_bound_sq(loss: RandomCovarianceLoss, start: LinearAttention) 
 
 
 def random_pl_constant(loss: RandomCovarianceLoss, start: LinearAttention) -> Scalar:
-    """The PL constant nu = eta times the square of (C.12), with eta = min(gamma_i, zeta_ij).
+    """The PL constant nu: eta = min(gamma_i, zeta_ij) times the square of (C.12).
 
     **Source:** zhang2023, Lemma C.8 (C.13).
     """
@@ -144,13 +142,13 @@ def random_pl_constant(loss: RandomCovarianceLoss, start: LinearAttention) -> Sc
 
 
 def random_scale_sides(loss: RandomCovarianceLoss, start: LinearAttention) -> tuple[Scalar, Scalar]:
-    """Both sides of (4.11), multiplied by sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2]."""
+    """Both sides of the condition in `random_scale_condition`."""
     left = start.u_minus1**2 * jnp.sqrt(loss.task.dimension) * loss.operator_energy
     return left, 2 * _theta_lambda_sq(loss.task, start)
 
 
 def _theta_lambda_sq(task: LinearRegression | RandomCovarianceRegression, start: LinearAttention) -> Scalar:
-    """|Theta Lambda|_F^2 = tr(Lambda^2 Theta Theta^T) with the mean covariance Lambda."""
+    """|Theta Lambda|_F^2 = tr(Lambda^2 Theta Theta^T), where Lambda is the mean covariance."""
     mean = task.mean_covariance
     weighted = jnp.trace(mean @ mean @ start.U11)
     return weighted / jnp.where(start.u_minus1 == 0, 1.0, start.u_minus1)
@@ -166,13 +164,13 @@ def one_covariance(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def random_covariances(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of Lemma C.1: every prompt has another covariance, of any law."""
+    """The setting of Lemma C.1: every prompt has a random covariance, from any law."""
     drawn = isinstance(loss, RandomCovarianceLoss)
     return None if drawn else unmet("a covariance drawn anew for every prompt")
 
 
 def independent_variances(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of Theorem 4.5: every prompt has another diagonal covariance, with independent entries."""
+    """The setting of Theorem 4.5: every prompt has a random diagonal covariance, whose entries are independent."""
     diagonal = isinstance(loss, RandomCovarianceLoss) and isinstance(loss.task.law, DiagonalLaw)
     return None if diagonal else unmet("diagonal covariances, drawn anew for every prompt")
 
@@ -198,7 +196,9 @@ def isotropic(loss: LinearAttentionLoss, start: LinearAttention) -> list[Hypothe
 
 
 def exponential_and_long(loss: RandomCovarianceLoss, start: LinearAttention) -> list[Hypothesis]:
-    """Exponential(1) variances, judged by their distribution functions, and N -> infinity taken as N = infinity."""
+    """Exponential(1) variances, and N infinite for the limit N -> infinity. The laws' distribution functions are
+    compared.
+    """
     law = loss.task.law
     assert isinstance(law, DiagonalLaw), "the setting of the claim"
     x = jnp.geomspace(*_LOOKED_AT)

@@ -1,8 +1,7 @@
 """The limits of flows and the global minima in zhang2023.
 
-At u12 = u21 = 0 a loss depends only on V = u_{-1} U11 and is a strictly convex quadratic function of it. Its global
-minima are all (V/u, u) with u != 0 of either sign and the one V that solves the normal equations, which are
-independent of the formulas of the paper.
+At u12 = u21 = 0 a loss is a strictly convex quadratic function of V = u_{-1} U11. Its minimiser V solves the normal
+equations, which use no formula of the paper. The global minima are the weights U11 = V/u, u_{-1} = u for every u != 0.
 """
 
 from collections.abc import Callable
@@ -29,14 +28,14 @@ _SHORT = 1e-4
 
 
 def limit_of_flow(loss: Loss, trajectory: Trajectory) -> tuple[LinearAttention, Float[Array, ""]]:
-    """The limit that the flow is proved to have, and the doubt about it: zero, or infinity where nothing is proved."""
+    """The proved limit of the flow, and its uncertainty: zero, or infinity where no limit is proved."""
     arrowhead = loss.structure
     limit, proved = arrowhead.limit(arrowhead.state(trajectory.start), jax.vmap(arrowhead.state)(trajectory.models))
     return arrowhead.model(limit), jnp.where(proved, 0.0, jnp.inf)
 
 
 def distance_to_limit(loss: Loss, trajectory: Trajectory, expected: LinearAttention) -> Comparison:
-    """The proved limit of the flow, and its end where the path still to go is short, against an expected limit."""
+    """Compares the proved limit of the flow with an expected one, and the end too where the remaining path is short."""
     size = jnp.sqrt(norm_sq(expected))
 
     def to_expected(model: LinearAttention, allowance: Array) -> Comparison:
@@ -49,9 +48,9 @@ def distance_to_limit(loss: Loss, trajectory: Trajectory, expected: LinearAttent
 def short_way(
     loss: Loss, trajectory: Trajectory, against: Callable[[LinearAttention, Array], Comparison]
 ) -> Comparison:
-    """A comparison of the end of the flow, which promises something only where the path still to go is short.
+    """A comparison at the end of the flow. It counts only where the remaining path is short.
 
-    **Arguments:** against: (the end, a bound on the length of the path still to go) -> the comparison.
+    **Arguments:** against: (the end, a bound on the length of the remaining path) -> the comparison.
     """
     end, arrowhead = trajectory.end, loss.structure
     to_go = arrowhead.way_to_go(arrowhead.state(end))
@@ -72,7 +71,7 @@ def _whitened(task: LinearRegression) -> tuple[Matrix, Matrix]:
 def literal_loss(task: LinearRegression, V: Matrix) -> Scalar:
     """The loss (1/2) E(yhat - y)^2 - tr(Lambda)/2 for yhat = w^T Lambdahat V x_query.
 
-    It is (1/2) tr(B^T K B) - tr(L^T L B^T) with B = L^T V L, and L and K of `_whitened`.
+    It is (1/2) tr(B^T K B) - tr(L^T L B^T) with B = L^T V L, and with the L and K of `_whitened`.
     """
     root, moment = _whitened(task)
     B = root.T @ V @ root
@@ -80,7 +79,7 @@ def literal_loss(task: LinearRegression, V: Matrix) -> Scalar:
 
 
 def minimiser(task: LinearRegression) -> tuple[Matrix, Scalar]:
-    """The V of all global minima, L^-T K^-1 L^T, and the minimum of `literal_loss`."""
+    """V at every global minimum, L^-T K^-1 L^T with the L and K of `_whitened`, and the minimum of `literal_loss`."""
     root, moment = _whitened(task)
     B = jnp.linalg.solve(moment, root.T @ root)
     V = jax.scipy.linalg.solve_triangular(root.T, jnp.linalg.solve(moment, root.T), lower=False)
@@ -94,7 +93,9 @@ def whitening(task: LinearRegression) -> Scalar:
 
 
 def limit_is_a_minimum(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The loss at the limit of the flow against its minimum over all weights; u12 and u21 only add a square to it."""
+    """The loss at the limit of the flow equals its minimum over all weights. There u12 = u21 = 0; others only add a
+    square.
+    """
     limit, doubt = limit_of_flow(loss, trajectory)
     minimum = minimiser(loss.task)[1]
     value = literal_loss(loss.task, limit.u_minus1 * limit.U11)

@@ -1,7 +1,7 @@
-"""Exact expectations over prompts by cubature: moments and risks that do not depend on any of the formulas.
+"""Exact expectations over prompts by cubature. They use none of the formulas for moments and risks.
 
-With u12 = u21 = 0 a prediction of the literal model is the mean of its predictions from each example alone. Let f(z, x)
-be the prediction for a query x after the single example z. For each law of prompts, the risk on M independent examples
+With u12 = u21 = 0, the literal model's prediction is the mean of its predictions from each example alone. Let f(z, x)
+be the prediction for a query x from the single example z. For each law of prompts, the risk on M independent examples
 is
 
     E_query[(E_z f - y_query)^2 + Var_z(f)/M].
@@ -24,9 +24,10 @@ _HERMITE = 5  # nodes, exact to degree 9
 
 
 def gaussian_sum(terms: Callable[[Float[Array, "K d"], Float[Array, " K"]], PyTree], d: int) -> PyTree:
-    """E f(z) for z ~ N(0, I_d), exact for f of degree at most 5, with 4 d + 2 points in memory at a time.
+    """E f(z) for z ~ N(0, I_d), exact for polynomials f of degree at most 5.
 
-    The points are 0, +-sqrt(3) e_i and sqrt(3) (+-e_i +-e_j); some weights are negative.
+    The points are 0, +-sqrt(3) e_i and sqrt(3) (+-e_i +-e_j). Some weights are negative. Memory holds 4 d + 2 points at
+    a time.
 
     **Arguments:** terms: points and weights -> the sum of the weights times f at the points.
     """
@@ -45,9 +46,9 @@ def gaussian_sum(terms: Callable[[Float[Array, "K d"], Float[Array, " K"]], PyTr
 
 
 def fourth_moment(root: Matrix) -> Matrix:
-    """E[|L z|^2 z z^T] for z ~ N(0, I_d), by the cubature of `gaussian_sum` in O(d^3) operations.
+    """E[|L z|^2 z z^T] for z ~ N(0, I_d), by the cubature of `gaussian_sum`, in O(d^3) operations.
 
-    The terms are equal at opposite points, and at most four entries of z z^T are not zero.
+    This is fast because opposite points have equal terms, and because z z^T has at most four entries other than zero.
 
     **Arguments:** root: (d, d) L.
     """
@@ -64,7 +65,10 @@ def fourth_moment(root: Matrix) -> Matrix:
 
 
 def second_moment(task: LinearRegression) -> Matrix:
-    """E[Lambdahat^2] for Lambdahat = (1/N) sum x_i x_i^T: E[x x^T x x^T]/N + (1 - 1/N) E[x x^T]^2, by cubature."""
+    """E[Lambdahat^2] with Lambdahat = (1/N) sum x_i x_i^T, by cubature.
+
+    It is E[x x^T x x^T]/N + (1 - 1/N) E[x x^T]^2.
+    """
     root, N = jnp.linalg.cholesky(task.covariance), task.context_length
     second = root @ root.T
     return root @ fourth_moment(root) @ root.T / N + (1 - 1 / N) * second @ second
@@ -78,14 +82,16 @@ class Rule(eqx.Module):
     weights: Float[Array, " K"]
 
     def noisy(self, noise: Scalar) -> "Rule":
-        """The same rule with each label replaced by two equally likely ones, ``noise`` above and below it."""
+        """The same rule with two equally likely labels in place of each: one is ``noise`` higher, the other ``noise``
+        lower.
+        """
         twice = lambda x: jnp.concatenate([x, x])
         labels = jnp.concatenate([self.labels + noise, self.labels - noise])
         return Rule(twice(self.inputs), labels, twice(self.weights) / 2)
 
 
 def literal_risk(model: LinearAttention, examples: Rule, queries: Rule) -> Callable[[Scalar], Scalar]:
-    """The risk, M -> E(yhat - y_query)^2, for u12 = u21 = 0 and as exact as the rules of both laws."""
+    """The risk as a function of M, E(yhat - y_query)^2, for u12 = u21 = 0. It is as exact as the two rules."""
 
     def predictions(query):
         return jax.vmap(lambda x, y: model(Prompt(x[None], y[None], query)))(examples.inputs, examples.labels)
@@ -98,7 +104,9 @@ def literal_risk(model: LinearAttention, examples: Rule, queries: Rule) -> Calla
 
 
 def linear_risk(model: LinearAttention, task: LinearRegression) -> Callable[[Scalar], Scalar]:
-    """The risk of the literal model on prompts of a task, averaged over its w, as a function of M."""
+    """The risk of the literal model on prompts of a task, as a function of M. If the task has no fixed w, it is a mean
+    over w.
+    """
     d = task.dimension
     axes = jnp.sqrt(float(d)) * jnp.concatenate([jnp.eye(d), -jnp.eye(d)])
     # Squared errors are of degree 4 in an example, and 2 in the query and in w.

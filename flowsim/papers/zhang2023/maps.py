@@ -1,4 +1,4 @@
-"""What zhang2023 brings to every map: the margins of its lemmas along a flow, and what it assumes and promises."""
+"""What zhang2023 adds to every map: margins of its lemmas along a flow, its conditions and its constants."""
 
 from typing import NamedTuple
 
@@ -41,8 +41,9 @@ MAPPED: dict[str, tuple[Claim, ...]] = {
 
 
 def columns(loss: PyTree, run: Trajectory) -> dict[str, Array]:
-    """Whether the conditions are met, the constants and the guaranteed time, and the least u_{-1} along the flow; NaN
-    where no theorem of the paper covers the model or the loss.
+    """Whether the conditions are met, the constants, the guaranteed time, and the least u_{-1} along the flow.
+
+    They are NaN where no theorem of the paper covers the model or the loss.
     """
     start = run.start
     promised = _promised(stated(loss), start)
@@ -66,8 +67,8 @@ def columns(loss: PyTree, run: Trajectory) -> dict[str, Array]:
 class _Promised(NamedTuple):
     """What zhang2023 assumes about a start and promises for it, as pure JAX.
 
-    scale: the quantity that must be below 2 by the scale condition of Theorem 4.1 or (4.11); mu: that of (5.7), or nu
-    of (C.13); u_lower_bound_sq: the square of (A.14) or (C.12).
+    scale: the scale condition of Theorem 4.1 or (4.11) is scale < 2; mu: the rate mu of (5.7), or nu of (C.13);
+    u_lower_bound_sq: the square of (A.14) or (C.12).
     """
 
     assumption: AssumptionValues

@@ -52,8 +52,9 @@ RANDOM = Equations("(4.11)", "(C.13)", "(C.12)", "(4.12)", "nu", "ν")
 
 
 def curves(where: Equations, limit: float, lower_bound: float) -> dict[str, Curve]:
-    """u_{-1} with its bound and its limit, and |u_{-1} U11 - T|_F / |T|_F with T the limit of u_{-1} U11, which is
-    Gamma^-1 where Lambda is fixed.
+    """The curves of u_{-1} and of |u_{-1} U11 - T|_F / |T|_F, where T is the limit of u_{-1} U11.
+
+    The first has the lower bound and the limit of u_{-1}. Where Lambda is fixed, T is Gamma^-1.
     """
     levels = [Level(limit, f"limit {where.limit}: {in_tex(limit)}", is_bound=False)]
     if lower_bound > 0:
@@ -119,8 +120,9 @@ def captions(where: Equations) -> dict[str, str]:
 
 
 def predictions(task: Any, start: PyTree) -> Predictions:
-    """What Zhang, Frei and Bartlett (2023) predict by formula for a task and a start of linear attention, before
-    anything is integrated. The theorem on random covariances requires diagonal ones; without that its bounds are NaN.
+    """What Zhang, Frei and Bartlett (2023) predict by formula for a task and a start of linear attention.
+
+    Nothing is integrated. The theorem on random covariances requires diagonal ones; for others its bounds are NaN.
 
     **Raises:** `ValueError` on a task or a start that the paper does not cover.
     """
@@ -155,9 +157,9 @@ def predictions(task: Any, start: PyTree) -> Predictions:
 class PredictedNumbers:
     """The numbers that the paper predicts, and where it states them.
 
-    sigma: the scale of the start; constants: mu, the rate of (5.7), or nu of (C.13) with random covariances;
-    u_lower_bound, that of (A.14) or (C.12); local_rate, the rate of the excess at the limit; scale_bound, what sigma
-    must be below, by Theorem 4.1 or (4.11); limit: that of (5.9) or (4.12); excess: that at the start.
+    sigma: the scale of the start; limit: the weights of (5.9) or (4.12); excess: the excess at the start. In constants,
+    mu is the rate mu of (5.7), or nu of (C.13) with random covariances; u_lower_bound is (A.14) or (C.12); local_rate
+    is the rate of the excess at the limit; scale_bound is what sigma must be below, by Theorem 4.1 or (4.11).
     """
 
     sigma: float
@@ -172,10 +174,10 @@ class PredictedNumbers:
         coefficients: Mapping[str, Array],
         lengths: Callable[[float], PromptLengths] | None,
     ) -> Predictions:
-        """These numbers in the form of every paper.
+        """These numbers as the `Predictions` of a paper.
 
         **Arguments:** conditions: Assumption 3.3 and the scale condition; coefficients: Gamma, or gamma_i, xi_i and
-        zeta_ij of (C.3); lengths: those of Corollary 4.3 at the sufficient N.
+        zeta_ij of (C.3); lengths: risk -> the prompt lengths of Corollary 4.3.
         """
         where, mu, local_rate = self.equations, self.constants["mu"], self.constants["local_rate"]
         scale_bound, u_bound = self.constants["scale_bound"], self.constants["u_lower_bound"]
@@ -221,7 +223,9 @@ class PredictedNumbers:
         )
 
     def _rates(self, scales: Series) -> Series:
-        """The rates promised of the same start at other scales: in units of the bound they go as s^2 (1 - s^2)."""
+        """The rates promised for the same start at other scales. With s the scale over its bound, they vary as s^2 (1 -
+        s^2).
+        """
         bound = self.constants["scale_bound"]
 
         def shape(scale: Any) -> Any:

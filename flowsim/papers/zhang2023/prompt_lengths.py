@@ -44,9 +44,9 @@ def sufficient_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
 
 
 def printed_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
-    """The printed N, sqrt(2 (1 + 2d + d^2 kappa) tr(Lambda) epsilon^{-1/2}), whose root spans everything.
+    """The printed N, sqrt(2 (1 + 2d + d^2 kappa) tr(Lambda) epsilon^{-1/2}), which is not sufficient.
 
-    It is not sufficient.
+    Its root is over the whole product.
 
     **Source:** zhang2023, Corollary 4.3 as its extracted text reads.
     """
@@ -57,9 +57,9 @@ def printed_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
 class PromptLengths:
     """How long prompts must be for a risk of at most epsilon, averaged over w ~ N(0, I), at the limit (4.1).
 
-    sufficient_test_length, sufficient_context_length: M and N of Corollary 4.3, which together suffice; context_length:
-    the requested N, or the sufficient one; test_length: the smallest M at that N; smallest_context_length: the smallest
-    N at M = inf; matching_context_length: the smallest N at `test_length`.
+    sufficient_test_length, sufficient_context_length: the M and N of Corollary 4.3, which together suffice;
+    context_length: the requested N, or the sufficient one; test_length: the smallest M at that N;
+    smallest_context_length: the smallest N at M = inf; matching_context_length: the smallest N at M = `test_length`.
     """
 
     epsilon: float
@@ -91,8 +91,8 @@ def prompt_lengths(
     **Arguments:** covariance: (d, d) Lambda; epsilon: the risk to reach, E(yhat - y_query)^2; context_length: N in
     training, default the sufficient one.
 
-    **Raises:** `ValueError` naming the argument; also where no M reaches epsilon at that N, with the smallest N at
-    which some M does, and where no length below 2^53 reaches epsilon.
+    **Raises:** `ValueError` naming the argument; where no M reaches epsilon at that N, with the smallest N at which
+    some M does; and where no length below 2^53 reaches epsilon.
 
     **Source:** zhang2023, Corollary 4.3 and Theorem 4.2.
     """
@@ -127,7 +127,8 @@ def prompt_lengths(
 
 
 def _first(enough: Callable[[float], bool], last: int = int(_LONGEST)) -> int:
-    """The smallest whole number from 1 to ``last`` that is enough, if all larger ones up to ``last`` are too."""
+    """The smallest whole number from 1 to ``last`` that is enough. All larger ones up to ``last`` must be enough too.
+    """
     low, high = 0, last
     while high - low > 1:
         middle = (low + high) // 2
@@ -156,7 +157,7 @@ def _whole(length: Scalar) -> Scalar:
 
 
 def _reached(task: Task, lengths: Callable[[Scalar], list[tuple[Scalar, Scalar]]]) -> Comparison:
-    """The risks at lengths (N, M), which depend on epsilon, against epsilon."""
+    """The statement risk <= epsilon at lengths (N, M) that depend on epsilon."""
 
     def at(epsilon):
         N, M = (jnp.stack(column) for column in zip(*lengths(epsilon), strict=True))
@@ -167,7 +168,7 @@ def _reached(task: Task, lengths: Callable[[Scalar], list[tuple[Scalar, Scalar]]
 
 
 def lengths_at_one_percent(loss: LinearAttentionLoss, trajectory: Any) -> dict[str, Array]:
-    """The corollary's lengths for epsilon = tr(Lambda)/100, 1 % of the zero predictor's risk, and the smallest ones.
+    """The corollary's lengths and the smallest ones, for epsilon = tr(Lambda)/100: 1 % of the risk of predicting zero.
 
     Empty where no length below 2^53 is enough.
     """
@@ -197,8 +198,8 @@ def long_enough_in_test(task: Task) -> Comparison:
     r"""$M \ge 2(d+1) \operatorname{tr}(\Lambda)/\epsilon$ is enough for a risk of $\epsilon$, at every $N$ that is long
     enough
 
-    Judged at epsilon from 0.5 to 1e-8 and at the N of the derivation, ten times this N, and infinity. The constants are
-    for epsilon = tr(Lambda)/100.
+    Judged at epsilon from 0.5 to 1e-8. For each, N is the N of the derivation, ten times this N, or infinity. The
+    constants are for epsilon = tr(Lambda)/100.
     """
 
     def lengths(epsilon):
@@ -210,7 +211,7 @@ def long_enough_in_test(task: Task) -> Comparison:
 
 
 def _train_length(task: Task, length: Callable[[Matrix, Scalar], Scalar]) -> Comparison:
-    """The risk at that N, with the corollary's M and with M = infinity."""
+    """The statement risk <= epsilon at N = length(Lambda, epsilon), with the corollary's M and with M = infinity."""
 
     def lengths(epsilon):
         N = _whole(length(task.covariance, epsilon))
@@ -227,9 +228,8 @@ def printed_length_in_training(task: Task) -> Comparison:
     r"""$N \ge \sqrt{2(1 + 2d + d^2 \kappa) \operatorname{tr}(\Lambda) \epsilon^{-1/2}}$ is enough for a risk of
     $\epsilon$, at every $M$ that is long enough
 
-    As extracted, the root spans epsilon^{-1/2}. N then grows only as epsilon^{-1/4}, but a risk of epsilon needs N of
-    the order epsilon^{-1/2} even at M = infinity. Whether the paper or only its extracted text sets the root this way
-    is not known.
+    This N grows only as epsilon^{-1/4}. A risk of epsilon needs N of the order epsilon^{-1/2}, even at M = infinity. In
+    the extracted text the root includes epsilon^{-1/2}; the PDF may differ.
     """
     return _train_length(task, printed_context_length)
 
@@ -240,8 +240,8 @@ def long_enough_in_training(task: Task) -> Comparison:
     r"""$N \ge \sqrt{2(1 + 2d + d^2 \kappa) \operatorname{tr}(\Lambda)} \epsilon^{-1/2}$ is enough for a risk of
     $\epsilon$, at every $M$ that is long enough
 
-    The root ends before epsilon^{-1/2}, as the averaged bound before the corollary implies; in the printed form, as
-    extracted, it does not.
+    The root ends before epsilon^{-1/2}, as the averaged bound before the corollary implies. In the extracted text it
+    includes this factor.
     """
     return _train_length(task, sufficient_context_length)
 
@@ -252,8 +252,8 @@ def one_model_for_all(task: Task) -> Comparison:
     r"""The model trained at $N$ in-context learns linear models: for every $\epsilon \in (0, 1)$ its risk is at most
     $\epsilon$ on all prompts that are long enough
 
-    Definition 3.2 requires one model for every epsilon. At a finite N the risk stays above the last term of (4.6)
-    however long the prompts are. The N of the corollary depends on epsilon, and so does the model.
+    Definition 3.2 requires one model for every epsilon. At a finite N the risk stays above the last term of (4.6),
+    however long the prompts are. The corollary's N, and so its model, depends on epsilon.
     """
     Lambda, N = task.covariance, task.context_length
     axes = jnp.sqrt(float(task.dimension)) * jnp.eye(task.dimension)
@@ -268,10 +268,10 @@ def one_model_for_all(task: Task) -> Comparison:
 @eqx.filter_jit
 def a_model_for_each(task: Task) -> Comparison:
     r"""For every $\epsilon \in (0, 1)$ a model trained at the $N$ of the corollary, or longer, has a risk of at most
-    $\epsilon$ on all prompts from its $M$ on
+    $\epsilon$ on all prompts of at least its length $M$
 
-    With the N of the corrected corollary. Judged at epsilon from 0.5 to 1e-8, at N and 10 N, and at M, M + 1, 100 M and
-    infinity. At N = infinity one model serves every epsilon.
+    The N is that of the corrected corollary. Judged at epsilon from 0.5 to 1e-8, at N and 10 N, and at M, M + 1, 100 M
+    and infinity. At N = infinity one model serves every epsilon.
     """
 
     def lengths(epsilon):

@@ -1,7 +1,7 @@
-"""New prompts for the limit (4.1): the laws, weights and draws that zhang2023's section 4 is judged on, and the risks.
+"""New prompts for the limit (4.1): the laws, weights and draws on which zhang2023's section 4 is judged, and the risks.
 
-These statements are about the task alone, so there is no flow. Statements about all w, laws, lengths or prompts are
-judged on those listed here, which include hard cases: weights along the smallest eigenvector, a single example, labels
+These statements are about a task alone: there is no flow. A statement about all w, laws, lengths or prompts is judged
+on those in this file. They include hard cases: weights along the smallest eigenvector, a single example, and labels
 whose mean is not zero.
 """
 
@@ -34,7 +34,9 @@ _ROUNDING = float(jnp.finfo(jnp.float64).eps)
 
 
 def extreme_weights(covariance: Matrix) -> Float[Array, "K d"]:
-    """Weights w as rows: along the largest eigenvector; along the smallest one, huge and tiny; and a random one."""
+    """Four weights w, as rows: one along the largest eigenvector, a huge and a tiny one along the smallest, a random
+    one.
+    """
     vectors = jnp.linalg.eigh(covariance)[1]
     random = jax.random.normal(jax.random.key(0), vectors[0].shape)
     return jnp.stack([vectors[:, -1], 1e3 * vectors[:, 0], 1e-3 * vectors[:, 0], random])
@@ -43,8 +45,8 @@ def extreme_weights(covariance: Matrix) -> Float[Array, "K d"]:
 def polynomials(covariance: Matrix) -> dict[str, Array]:
     """Arguments of `JointLaw.of_polynomial`, one row per law.
 
-    The labels are linear, noisy, a square with E[xy] = 0, linear with a square, and linear with a square and a cube,
-    along the extreme eigenvectors and random directions.
+    The five labels are linear; linear with noise; a square, for which E[xy] = 0; linear with a square and noise; and
+    linear with a square, a cube and noise. They are along eigenvectors and random directions.
     """
     large, _, small, random = extreme_weights(covariance)
     v, thin = (w / jnp.sqrt(w @ covariance @ w) for w in (random, small))
@@ -58,7 +60,7 @@ def polynomials(covariance: Matrix) -> dict[str, Array]:
 
 
 def drawn_prompts(task: Task, length: int) -> tuple[Array, Array, Array]:
-    """Drawn covariates (P, M, d), queries (P, d), and weights (P, d) with standard deviations from 1e-2 to 1e2."""
+    """Random covariates (P, M, d), queries (P, d), and weights (P, d) with standard deviations from 1e-2 to 1e2."""
     longest = max(task.dimension, *DRAWN_LENGTHS)
     normals = jax.random.normal(jax.random.key(0), (_PROMPTS, longest + 2, task.dimension))
     inputs = normals[:, 1:] @ jnp.linalg.cholesky(task.covariance).T
@@ -66,7 +68,7 @@ def drawn_prompts(task: Task, length: int) -> tuple[Array, Array, Array]:
 
 
 def predicted(task: Task, inputs: Array, queries: Array, weights: Array, expected: Callable) -> Comparison:
-    """Predictions of the literal model (4.1) on prompts y_i = <w, x_i> against expected ones.
+    """Predictions of the literal model at the limit (4.1) on prompts y_i = <w, x_i>, compared with expected ones.
 
     **Arguments:** inputs, queries, weights: as from `drawn_prompts`; expected: (x_query, S w, Gamma^-1) -> predictions,
     (P,), with S = (1/M) sum x_i x_i^T.
@@ -82,12 +84,12 @@ def predicted(task: Task, inputs: Array, queries: Array, weights: Array, expecte
 
 
 def two_routes(model: LinearAttention, task: Task) -> Route:
-    """M -> the exact risk of the package and, for d <= 4, that of the literal model by cubature."""
+    """M -> the exact risk by the package's formula; for d <= 4 also the risk of the literal model by cubature."""
     return _beside(model, task, lambda: linear_risk(model, task))
 
 
 def polynomial_routes(model: LinearAttention, law: JointLaw, terms: dict[str, Array]) -> Route:
-    """`two_routes` for a law of polynomial labels."""
+    """As `two_routes`, for a law with polynomial labels."""
 
     def literal() -> Callable[[Scalar], Scalar]:
         rule = polynomial_rule(law.covariance, **terms)
@@ -110,29 +112,31 @@ def asymptotic(found: Route) -> Array:
 
 
 def each(function: Callable[[Any], tuple[Array, ...]], rows: Any) -> tuple[Array, ...]:
-    """The values of a function at every row, concatenated over the rows; those of one row are broadcast together."""
+    """The values of a function at every row, as flat arrays. At one row the function's values are broadcast together.
+    """
     values = jax.lax.map(lambda row: jnp.broadcast_arrays(*function(row)), rows)
     return tuple(leaf.reshape(-1) for leaf in values)
 
 
 def at_every_length(function: Callable[[Scalar], tuple[Array, ...]]) -> tuple[Array, ...]:
-    """The values of a function of M at lengths from 1 to infinity, concatenated over the lengths."""
+    """The values of a function of M at lengths from 1 to infinity, as flat arrays."""
     return each(function, jnp.asarray(_LENGTHS))
 
 
 def bounded(value: Array, bound: Array, energy: Array, amplified: Scalar) -> Comparison:
-    """The statement risk <= bound, to within the rounding of a risk.
+    """The statement risk <= bound, up to the rounding error of a risk.
 
-    A risk contains E y^2 times the square of Lambda Gamma^-1 - I, which is known to a few machine epsilon.
+    A risk contains E y^2 times the square of Lambda Gamma^-1 - I. Floats give this difference up to a few machine
+    epsilon.
     """
     doubt = bound + 2 * jnp.sqrt(bound * energy) + amplified * _ROUNDING * energy
     return eqx.tree_at(lambda c: c.scale, at_most(value, bound), amplified * doubt)
 
 
 def conditioning(task: Task) -> Scalar:
-    """The factor by which products of Gamma^-2, Lambda and Sigma, and Lambda^-1 E[xy], magnify rounding errors.
+    """The factor by which Gamma^-2 Lambda, Gamma^-2 Sigma and Lambda^-1 E[xy] magnify rounding errors.
 
-    It is at most kappa(Gamma) (|Lambda| |Gamma^-1|)^2 + kappa(Lambda) per dimension.
+    It is d (kappa(Gamma) (|Lambda| |Gamma^-1|)^2 + kappa(Lambda)), with kappa the condition number.
     """
     values, gammas = jnp.linalg.eigvalsh(task.covariance), jnp.linalg.eigvalsh(task.gamma())
     amplified = gammas[-1] / gammas[0] * (values[-1] / gammas[0]) ** 2

@@ -32,24 +32,25 @@ Weights = Float[Array, "rows rows"]
 
 
 def _embedded(inputs: Float[Array, "N d"], labels: Float[Array, " N"], query: Vector) -> Tokens:
-    """E of (3.4)."""
+    """The embedding E of (3.4)."""
     return jnp.block([[inputs.T, query[:, None]], [labels[None], jnp.zeros((1, 1))]])
 
 
 def _matrix_output(E: Tokens, W_PV: Weights, W_KQ: Weights) -> Array:
-    """The bottom-right entry of (3.3), rho = N."""
+    """The bottom-right entry of (3.3) with rho = N."""
     return (E + W_PV @ E @ (E.T @ W_KQ @ E) / (E.shape[1] - 1))[-1, -1]
 
 
 def _last_row(E: Tokens, W_PV: Weights, W_KQ: Weights) -> Array:
-    """(3.6): the last row of W^PV and the first d columns of W^KQ alone."""
+    """(3.6), which uses only the last row of W^PV and the first d columns of W^KQ."""
     return W_PV[-1] @ (E @ E.T / (E.shape[1] - 1)) @ W_KQ[:, :-1] @ E[:-1, -1]
 
 
 def _on_prompts(task: Task, sides) -> Comparison:
-    """An identity on drawn prompts of 1 and 7 examples with drawn weights, relative to the size of the terms.
+    """An identity on random prompts of 1 and 7 examples with random weights. Errors are relative to the size of the
+    terms.
 
-    **Arguments:** sides: (inputs, labels, query, W^PV, W^KQ) -> both sides, of any one shape.
+    **Arguments:** sides: (inputs, labels, query, W^PV, W^KQ) -> both sides, of the same shape.
     """
     rows, comparisons = task.dimension + 1, []
     for length in DRAWN_LENGTHS:
@@ -78,7 +79,7 @@ def last_row_and_first_columns(task: Task) -> Comparison:
     r"""(3.3) predicts $\hat y = (u_{12}^\top, u_{-1}) (E E^\top/N) \begin{bmatrix} U_{11} \\ u_{21}^\top \end{bmatrix}
     x_{\mathrm{query}}$, with the last row of $W^{PV}$ and the first $d$ columns of $W^{KQ}$ alone
 
-    Judged on drawn prompts with all entries of W^PV and W^KQ drawn, for (3.6) and for the model that flows.
+    Judged on random prompts and random W^PV and W^KQ, for (3.6) and for the model whose weights flow.
     """
 
     def sides(inputs, labels, query, W_PV, W_KQ):
@@ -96,8 +97,8 @@ def query_column(task: Task) -> Comparison:
     r"""The query's column adds $u_{12}^\top x_{\mathrm{query}} x_{\mathrm{query}}^\top U_{11} x_{\mathrm{query}}/N$ to
     the prediction: where $u_{12} = 0$, as along every flow from Assumption 3.3, it may be masked out
 
-    The paper keeps the column, and (4.2) drops its term x_query x_query^T/M in a step; ahn2023 masks it out. Judged on
-    drawn prompts, at drawn weights and at these with u12 = 0.
+    The paper keeps the column, but (4.2) drops its term x_query x_query^T/M in a step. Judged on random prompts, at
+    random weights and at the same weights with u12 = 0.
     """
 
     def sides(inputs, labels, query, W_PV, W_KQ):
@@ -180,7 +181,7 @@ def theta_lambda_follows(loss: Loss, start: PyTree) -> Comparison:
     r"""$\Theta \Lambda \ne 0$ follows from $\lVert \Theta \Theta^\top \rVert_F = 1$ and $\Lambda \succ 0$: $\lVert
     \Theta \Lambda \rVert_F \ge \lambda_{\min}$
 
-    The part Theta Lambda != 0 of the assumption follows from the others, so it is not needed.
+    So the assumption need not require Theta Lambda != 0.
     """
     Lambda = loss.task.covariance
     value, least = jnp.sqrt(jnp.trace(Lambda @ Lambda @ start.U11) / start.u_minus1), jnp.linalg.eigvalsh(Lambda)[:1]
@@ -195,8 +196,8 @@ def limit_without_balance(loss: Loss, flow: Trajectory) -> Comparison:
     r"""Without $\lVert \Theta \Theta^\top \rVert_F = 1$: $u_{-1}^2 \to \bigl(c + \sqrt{c^2 + 4 \lVert \Gamma^{-1}
     \rVert_F^2}\bigr)/2$, $u_{-1} U_{11} \to \Gamma^{-1}$
 
-    Balance is needed for the limit (5.9) itself, not for global convergence: with the conserved c = u_{-1}(0)^2 -
-    |U11(0)|_F^2 the flow ends elsewhere on the same set of minima; c = 0 gives (5.9).
+    Here c = u_{-1}(0)^2 - |U11(0)|_F^2, which the flow conserves. The limit is a global minimum for every c. It is
+    (5.9) where c = 0.
     """
     c = loss.conserved(flow.start)
     inverse = jnp.linalg.inv(loss.task.gamma())
@@ -214,9 +215,9 @@ def without_semidefiniteness(loss: Loss, flow: Trajectory) -> Comparison:
     r"""Without $\Theta \Theta^\top \succeq 0$, from a symmetric balanced start with $u_{-1}(0) > 0$, the flow tends to
     (5.9)
 
-    Semidefiniteness makes the loss negative at the start, and so keeps the flow off the saddle at 0. An indefinite
-    start also reaches (5.9) unless it lies on the saddle's stable set, as U11(0) = -u_{-1}(0) I/sqrt(d) does when
-    Lambda is a multiple of I.
+    Semidefiniteness makes the loss negative at the start, which keeps the flow away from the saddle at 0. From an
+    indefinite start the flow also tends to (5.9), unless the start lies on the saddle's stable set. U11(0) = -u_{-1}(0)
+    I/sqrt(d) does when Lambda is a multiple of I.
     """
     return tends_to_limit(loss, flow)
 
@@ -231,9 +232,9 @@ def without_semidefiniteness(loss: Loss, flow: Trajectory) -> Comparison:
 def without_zero_blocks(loss: Loss, flow: Trajectory) -> Comparison:
     """Without $u_{12}(0) = u_{21}(0) = 0$ the flow can end at another local minimum, above the global one
 
-    An example that meets every other part shows what the zero blocks are needed for; a flow that reaches the global
-    minimum says nothing about this. At the end of this flow no eigenvalue of the Hessian is negative, and one is zero,
-    that of the rescaling.
+    One example shows this; it meets the rest of the assumption. A flow that reaches the global minimum neither shows
+    nor refutes it. At the end of the example no eigenvalue of the Hessian is negative. One is zero: its direction
+    rescales the weights without changing the predictions.
     """
     return ends_above_the_minimum(loss, flow)
 
@@ -248,7 +249,7 @@ def without_zero_blocks(loss: Loss, flow: Trajectory) -> Comparison:
 def without_the_scale_condition(loss: Loss, flow: Trajectory) -> Comparison:
     r"""From Assumption 3.3 alone, at any $\sigma > 0$, the flow tends to (5.9)
 
-    The condition on sigma is sufficient, not necessary: for a semidefinite start the diagonal of U11 in the eigenbasis
-    stays nonnegative and u_{-1} positive whatever sigma is.
+    So the condition on sigma is sufficient but not necessary. From a semidefinite start, u_{-1} stays positive and the
+    diagonal of U11 in the eigenbasis stays nonnegative, for every sigma.
     """
     return tends_to_limit(loss, flow)

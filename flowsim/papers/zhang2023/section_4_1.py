@@ -50,7 +50,7 @@ def tends_to_matrices(loss: LinearAttentionLoss, flow: Trajectory) -> Comparison
     r"""From Assumption 3.3, with no condition on $\sigma$, gradient flow converges to the $W^{PV}$ and $W^{KQ}$ of
     (4.1)
 
-    Theorem 4.1, from which the corollary follows, has the condition sigma^2 |Gamma|_op sqrt(d) < 2. It is not needed:
+    The corollary follows from Theorem 4.1, which requires sigma^2 |Gamma|_op sqrt(d) < 2. This condition is not needed:
     see assumption-3.3.scale.
     """
     inverse = jnp.linalg.inv(loss.task.gamma())
@@ -65,8 +65,8 @@ def tends_to_global_minimum_of_matrices(loss: LinearAttentionLoss, flow: Traject
     r"""Under Assumption 3.3 and $\sigma^2 \lVert \Gamma \rVert_{\mathrm{op}} \sqrt{d} < 2$, $W^{PV}$ and $W^{KQ}$ tend
     to (4.1), a global minimum
 
-    To judge that the limit is a global minimum, the loss there is compared with the minimum by normal equations, with
-    E[Lambdahat^2] by cubature.
+    The loss at the limit is compared with its minimum, which the normal equations give. They contain E[Lambdahat^2],
+    computed by cubature.
     """
     return joined([tends_to_matrices.compare(loss, flow), limit_is_a_minimum(loss, flow)])
 
@@ -151,9 +151,9 @@ def nonlinear(task: Task) -> Comparison:
     \Lambda^3} + 2 \operatorname{tr}(\Lambda) \lVert a \rVert^2_{\Gamma^{-2} \Lambda^2} + \operatorname{tr}(\Lambda)^2
     \lVert a \rVert^2_{\Gamma^{-2} \Lambda}\bigr)$
 
-    Judged against the exact risk and, up to d = 4, that of the literal model by cubature, on linear, noisy, quadratic
-    (E[y] != 0) and cubic labels at M = 1, 2, 7, 50, 1e4 and infinity. E[y^2] must be finite too, which the printed
-    hypotheses do not imply: y may be large where x is small.
+    Judged on linear, noisy, quadratic (E[y] != 0) and cubic labels, at M = 1, 2, 7, 50, 1e4 and infinity. The exact
+    risk is compared, and up to d = 4 also the literal model's risk by cubature. E[y^2] must be finite too. The printed
+    hypotheses do not imply this: y may be large where x is small.
     """
     N, model = task.context_length, limit(task)
 
@@ -195,7 +195,7 @@ def spread_of_linear_labels(task: Task) -> Comparison:
 
 
 def _on_every_weight(task: Task, formula: Callable[..., tuple[Scalar, Scalar]]) -> tuple[Array, ...]:
-    """The risks for y = <w, x>, a formula for them, and E y^2, for every w at every length."""
+    """The risks for y = <w, x>, the values of a formula for them, and E y^2, for every w and length."""
     Lambda, N, model = task.covariance, task.context_length, limit(task)
 
     def sides(w):
@@ -213,8 +213,9 @@ def _on_every_weight(task: Task, formula: Callable[..., tuple[Scalar, Scalar]]) 
 def noiseless_risk(
     covariance: Matrix, weight: Vector, context_length: ArrayLike, test_length: ArrayLike
 ) -> tuple[Scalar, Scalar]:
-    """Both terms of the risk for y = <w, x>: (|w|^2_{Gamma^-2 Lambda^3} + tr(Gamma^-2 Lambda^2) |w|^2_Lambda)/M, and
-    the last term of (4.6) with a = w.
+    """Both terms of the risk for y = <w, x>.
+
+    They are (|w|^2_{Gamma^-2 Lambda^3} + tr(Gamma^-2 Lambda^2) |w|^2_Lambda)/M, and the last term of (4.6) with a = w.
 
     **Source:** zhang2023, display after Theorem 4.2.
     """
@@ -272,10 +273,10 @@ def conditioned_trace(eigenvalues: Vector) -> Scalar:
 
 
 def averaged_bounds(covariance: Matrix, context_length: ArrayLike, test_length: ArrayLike) -> tuple[Scalar, Scalar]:
-    """Both bounds on the risk averaged over w ~ N(0, I), the tighter first.
+    """Both bounds on the risk averaged over w ~ N(0, I). The first is the tighter one.
 
-    They are (d+1) tr(Lambda)/M + (tr(Lambda) + 2d tr(Lambda) + tr(Lambda^-1) tr(Lambda)^2)/N^2, and the same with
-    (1 + 2d + d^2 kappa) tr(Lambda)/N^2 as the last term.
+    It is (d+1) tr(Lambda)/M + (tr(Lambda) + 2d tr(Lambda) + tr(Lambda^-1) tr(Lambda)^2)/N^2. The second has (1 + 2d +
+    d^2 kappa) tr(Lambda)/N^2 as its last term.
 
     **Source:** zhang2023, display before Corollary 4.3.
     """
@@ -294,7 +295,7 @@ def averaged_bounded(task: Task) -> Comparison:
     \operatorname{tr}(\Lambda)^2}{N^2} \le \frac{(d+1) \operatorname{tr}(\Lambda)}{M} + \frac{(1 + 2d + d^2 \kappa)
     \operatorname{tr}(\Lambda)}{N^2}$
 
-    The two bounds are equal at kappa = 1, where the second inequality is left out.
+    At kappa = 1 the two bounds are equal, and the second inequality is not judged.
     """
     found = two_routes(limit(task), task)
 

@@ -49,9 +49,9 @@ def _at_infinity(covariance: Matrix, **shifts: Any) -> Task:
 
 
 def _limit_conditioning(covariance: Matrix) -> Scalar:
-    """The `conditioning` at N = M = inf.
+    """The factor by which rounding errors grow at N = M = inf, as `conditioning` gives it at finite lengths.
 
-    The square of Lambda Lambda^-1 - I, which is of the size kappa epsilon, enters with a weight of kappa; the best
+    The rounding error of Lambda Lambda^-1 - I is kappa epsilon, and the risk weights its square by kappa. The best
     linear error is a difference that contains Lambda^-1 E[xy].
     """
     values, d = jnp.linalg.eigvalsh(covariance), covariance.shape[0]
@@ -61,7 +61,7 @@ def _limit_conditioning(covariance: Matrix) -> Scalar:
 
 @eqx.filter_jit
 def _rates(task: Task, prompts: Task) -> dict[str, Array]:
-    """(risk - its limit)/E y^2 at large lengths, times M and times N^2: both tend to constants."""
+    """(risk - its limit)/E y^2 times M at a large M, and times N^2 at a large N. Both tend to constants."""
     trained, size = limit(_at_infinity(task.covariance)), zero_predictor_error(prompts)
     limit_risk = risk(trained, prompts, jnp.inf)
     test = risk(trained, prompts, 1e6) - limit_risk
@@ -89,7 +89,8 @@ ON_STILL_INFINITE = SECTION.on(
 )
 @eqx.filter_jit
 def task_shift(task: Task) -> Comparison:
-    """For every $w$ and label noise, and for nonlinear labels, the risk tends to the best linear predictor's"""
+    """For every $w$ and label noise, and for nonlinear labels, the risk tends to the error of the best linear predictor
+    """
     Lambda = task.covariance
     model = limit(_at_infinity(Lambda))
 
@@ -112,7 +113,7 @@ def task_shift(task: Task) -> Comparison:
 
 
 def _query_covariances(covariance: Matrix) -> Float[Array, "K d d"]:
-    """Covariances of queries: huge, almost only along the smallest eigenvector, and random."""
+    """Three covariances of queries: a huge one, one almost only along the smallest eigenvector, and a random one."""
     identity, small = jnp.eye(covariance.shape[0]), jnp.linalg.eigh(covariance)[1][:, 0]
     random = jax.random.normal(jax.random.key(1), covariance.shape)
     return jnp.stack([1e4 * identity, jnp.outer(small, small) + 1e-6 * identity, random @ random.T + 1e-3 * identity])
@@ -133,7 +134,7 @@ def query_rates(loss: LinearAttentionLoss, trajectory: Trajectory) -> dict[str, 
 @eqx.filter_jit
 def query_shift(task: Task) -> Comparison:
     r"""For every law of the query that is independent of the context, $\hat y$ tends to $\langle w, x_{\mathrm{query}}
-    \rangle$: the risk to $0$
+    \rangle$ and the risk to $0$
     """
     model = limit(_at_infinity(task.covariance))
 
@@ -150,7 +151,7 @@ def _nothing(queries: Array, means: Array, inverse: Matrix) -> Array:
 
 
 def _on_queries_orthogonal_to(task: Task, transform: Callable[[Matrix], Matrix]) -> Comparison:
-    """Predictions against zero, on queries orthogonal to the transformed x_i, which exist because M < d."""
+    """Predictions compared with zero, on queries orthogonal to the transformed x_i. They exist because M < d."""
     d = task.dimension
     if d == 1:
         nothing = equal(jnp.zeros(1), 0.0, 1.0)
@@ -170,8 +171,9 @@ def _on_queries_orthogonal_to(task: Task, transform: Callable[[Matrix], Matrix])
 def orthogonal_query(task: Task) -> Comparison:
     """If the query is orthogonal to the span of the $x_i$, the prediction is zero
 
-    yhat = x_query^T Gamma^-1 S w, and Gamma^-1 turns S w out of the span of the x_i unless Lambda is a multiple of the
-    identity. The same is true of (4.7), which has Lambda in place of Gamma.
+    The prediction is x_query^T Gamma^-1 S w with S = (1/M) sum x_i x_i^T. S w lies in the span of the x_i, but Gamma^-1
+    S w need not, unless Lambda is a multiple of the identity. The same is true of (4.7), which has Lambda in place of
+    Gamma.
     """
     return _on_queries_orthogonal_to(task, lambda gamma: jnp.eye(gamma.shape[0]))
 
@@ -181,7 +183,7 @@ def orthogonal_query(task: Task) -> Comparison:
 def query_orthogonal_after_gamma(task: Task) -> Comparison:
     r"""If the query is orthogonal to the span of the $\Gamma^{-1} x_i$, the prediction is zero
 
-    The printed form, without Gamma^-1, is the special case where Lambda is a multiple of the identity.
+    Where Lambda is a multiple of the identity, this is the printed form.
     """
     return _on_queries_orthogonal_to(task, jnp.linalg.inv)
 
@@ -189,7 +191,7 @@ def query_orthogonal_after_gamma(task: Task) -> Comparison:
 @ON_COVARIANCES.claim("sec-4.2.covariate-shift", "section 4.2, covariate shifts")
 @eqx.filter_jit
 def covariate_shift(task: Task) -> Comparison:
-    r"""For covariates $c$ times as large $\hat y$ tends to $c^2 \langle w, x_{\mathrm{query}} \rangle$: the risk to
+    r"""For covariates $c$ times as large, $\hat y$ tends to $c^2 \langle w, x_{\mathrm{query}} \rangle$ and the risk to
     $(c^2 - 1)^2 \mathbb{E}\langle w, x_{\mathrm{query}} \rangle^2$, which is positive unless $c = 1$
 
     Judged exactly at N = M = infinity and at c = 0.1, 0.5, 0.9, 1.1, 2 and 10. The middle expression of the display

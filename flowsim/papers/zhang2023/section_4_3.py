@@ -1,8 +1,8 @@
 """zhang2023's section 4.3, prompts with random covariances: Theorem 4.5, (4.13) and its mean, and Figure 1.
 
-The covariance Lambda_new of a prompt is random and its query x is drawn from N(0, Lambda_new). A query carries
-information about its own covariance, so the mean given the query contains E[Lambda_new | x], not E[Lambda_new]. Of
-Figure 1 what it shows for linear attention and least squares is computed exactly at every length.
+The covariance Lambda_new of a prompt is random, and its query x is drawn from N(0, Lambda_new). So the query carries
+information about Lambda_new, and the mean given the query contains E[Lambda_new | x], not E[Lambda_new]. From Figure 1,
+the curves of linear attention and least squares are judged, at their exact values.
 """
 
 from collections.abc import Callable
@@ -45,8 +45,8 @@ _FAR = 7.0
 def variances_given(law: DiagonalLaw, query: Float[Array, " d"]) -> Float[Array, " d"]:
     """E[lambda_i | x_i] with x_i ~ N(0, lambda_i) given lambda_i, for Gamma laws; NaN for others.
 
-    The density of log lambda given x is proportional to exp((k - 1/2) s - r e^s - x^2 e^{-s}/2), with the law's shape k
-    and rate r. It falls doubly exponentially on both sides, so the trapezoidal rule is exact to rounding. The
+    For a law with shape k and rate r, the density of s = log lambda given x is proportional to exp((k - 1/2) s - r e^s
+    - x^2 e^{-s}/2). It falls doubly exponentially on both sides, so the trapezoidal rule is exact to rounding. The
     entries of the query must not be zero.
     """
     if not all(isinstance(part, Gamma) for part in law.coordinates):
@@ -66,8 +66,8 @@ def mean_prediction(
 ) -> Float[Array, ""]:
     """E[yhat | x_query, w] of the literal model with u12 = u21 = 0, for any number of examples.
 
-    The prediction is a mean over examples of a linear function of x_i x_i^T. Given the query, the equally likely points
-    sqrt(d E[lambda_i | x_query]) e_i have the second moments of an example.
+    The prediction is a mean over examples of a linear function of x_i x_i^T. So each example may be replaced by one of
+    the equally likely points sqrt(d E[lambda_i | x_query]) e_i, which have the same second moments given the query.
     """
     examples = jnp.diag(jnp.sqrt(query.size * variances_given(law, query)))
     return jnp.mean(jax.vmap(lambda x: model(Prompt(x[None], (x @ weight)[None], query)))(examples))
@@ -94,8 +94,8 @@ def matrix_limit(loss: Loss, flow: Trajectory) -> Comparison:
     r"""From Assumption 3.3 and $\mathbb{E}[\Lambda] \Theta \ne 0$ alone, at any $\sigma > 0$, $W^{PV}$ and $W^{KQ}$
     tend to (4.12)
 
-    The condition (4.11) on sigma is sufficient, not necessary: as for one covariance, the diagonal of U11 stays
-    nonnegative and u_{-1} positive whatever sigma is. The first problem breaks it.
+    So the condition (4.11) on sigma is sufficient but not necessary. As with one covariance, u_{-1} stays positive and
+    the diagonal of U11 nonnegative for every sigma. The first problem violates (4.11).
     """
     operator, square = loss.task.law.expectation(
         lambda Lambda: (gamma_of(loss, Lambda) @ Lambda @ Lambda, Lambda @ Lambda)
@@ -145,17 +145,17 @@ def _random_prediction(loss: Loss) -> Comparison:
 @ON_RANDOM_FLOWS.claim("eq-4.13", "(4.13)", hypotheses=())
 def random_prediction(loss: Loss) -> Comparison:
     r"""At (4.12) the prediction is $x_{\mathrm{query}}^\top \mathbb{E}[\Lambda^2] \mathbb{E}[\Gamma \Lambda^2]^{-1}
-    \bigl(\tfrac{1}{M} \sum x_i x_i^\top\bigr) w$, which tends to that with $\Lambda_{\mathrm{new}}$ in place of the
-    mean
+    \bigl(\tfrac{1}{M} \sum x_i x_i^\top\bigr) w$, which tends to the same expression with $\Lambda_{\mathrm{new}}$ in
+    place of the mean over examples
 
-    Judged on the literal model with 12 drawn prompts, and for the limit on examples with (1/M) sum x_i x_i^T =
+    Judged on the literal model with 12 random prompts. For the limit, the examples have (1/M) sum x_i x_i^T =
     Lambda_new.
     """
     return _random_prediction(loss)
 
 
 def _cases(d: int) -> tuple[Float[Array, "K d"], Float[Array, "K d"]]:
-    """Queries (K, d), with coordinates of equal and of different sizes, and a weight (K, d) for each."""
+    """Queries (K, d), whose coordinates have equal or different sizes, and a weight (K, d) for each."""
     signs = jnp.where(jnp.arange(d) % 2 == 0, 1.0, -1.0)
     sizes = jnp.asarray(_QUERIES)
     mixed = sizes[jnp.arange(d) % sizes.size] * signs
@@ -165,10 +165,10 @@ def _cases(d: int) -> tuple[Float[Array, "K d"], Float[Array, "K d"]]:
 
 
 def _on_average(loss: Loss, trajectory: Trajectory, factors: Callable[[Array], Array]) -> Comparison:
-    """E[yhat | x_query, w] at the limit of the flow, and at its end, against sum_i f(x_i) w_i x_i.
+    """E[yhat | x_query, w] at the limit of the flow, and at its end, compared with sum_i f(x_i) w_i x_i.
 
-    With T = u_{-1} U11 it is w^T E[Lambda | x] T x, and a path of length r still to go changes T by at most
-    r (|u_{-1}| + |U11|_F) + r^2.
+    With T = u_{-1} U11 this mean is w^T E[Lambda | x] T x. If the remaining path has length r, T changes by at most r
+    (|u_{-1}| + |U11|_F) + r^2.
     """
     law = loss.task.law
     assert isinstance(law, DiagonalLaw), "the setting of the claim"
@@ -189,8 +189,10 @@ def _on_average(loss: Loss, trajectory: Trajectory, factors: Callable[[Array], A
 
 
 def factors_at_the_end(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """E[yhat | x_query, w]/<w, x_query> at the end of the flow, for queries with equal coordinates and w of ones; its
-    mean with E[Lambda] in place of E[Lambda | x_query]; and the mean of yhat y_query over that of y_query^2.
+    """Three kinds of factors at the end of the flow.
+
+    The first is E[yhat | x_query, w]/<w, x_query> for queries with equal coordinates and w = (1, .., 1). The second is
+    its mean over coordinates with E[Lambda] in place of E[Lambda | x_query]. The third is E[yhat y_query]/E[y_query^2].
     """
     law, d = loss.task.law, loss.task.dimension
     assert isinstance(law, DiagonalLaw), "the setting of the claim"
@@ -209,8 +211,8 @@ def one_third(loss: Loss, flow: Trajectory) -> Comparison:
     r"""With variances $\operatorname{Exponential}(1)$ and $M, N \to \infty$, $\mathbb{E}[\hat y \mid
     x_{\mathrm{query}}, w] \to \langle w, x_{\mathrm{query}} \rangle/3$
 
-    The query is drawn from N(0, Lambda_new), so E[Lambda_new | x_query] is not E[Lambda_new]. The factor 1/3 is right
-    for a query that is independent of Lambda_new. Judged at N = infinity; the mean does not depend on M.
+    The query is drawn from N(0, Lambda_new), so E[Lambda_new | x_query] is not E[Lambda_new]. For a query that is
+    independent of Lambda_new, the factor 1/3 is right. Judged at N = infinity; the mean does not depend on M.
     """
     return _on_average(loss, flow, lambda query: jnp.full(query.shape, 1 / 3))
 
@@ -220,8 +222,8 @@ def by_the_query(loss: Loss, flow: Trajectory) -> Comparison:
     r"""With variances $\operatorname{Exponential}(1)$ and $M, N \to \infty$, $\mathbb{E}[\hat y \mid
     x_{\mathrm{query}}, w] \to \sum_i \frac{\lvert x_i \rvert/\sqrt 2 + 1/2}{3} w_i x_i$ with $x = x_{\mathrm{query}}$
 
-    E[lambda | x] = |x|/sqrt 2 + 1/2 replaces the paper's E[lambda] = 1. The factor is .19, .40 and .87 at |x| = .1, 1
-    and 3, and 2/3 in the mean over queries that figure-1 takes. The paper's conclusion stands.
+    Here E[lambda | x] = |x|/sqrt 2 + 1/2 replaces the paper's E[lambda] = 1. The factor is .19, .40 and .87 at |x| =
+    .1, 1 and 3. Its mean over queries, which figure-1 uses, is 2/3. The paper's conclusion stands.
     """
     return _on_average(loss, flow, lambda query: (jnp.abs(query) / jnp.sqrt(2.0) + 0.5) / 3)
 
@@ -241,9 +243,10 @@ def normalised_risk(loss: RandomCovarianceLoss, scale: float, test_length: Array
 def literal_lines(loss: RandomCovarianceLoss) -> Array:
     """The normalised risk at M = infinity for every scale, from predictions of the literal model alone.
 
-    The mean over examples, queries and weights given the variances is by cubature, the mean over the variances by
-    Gauss-Laguerre rules. The risk at M = infinity and the error of predicting zero are sums over coordinates. Both are
-    summed over pairs of neighbouring coordinates, in which each coordinate appears twice.
+    Given the variances, a cubature takes the mean over examples, queries and weights. Gauss-Laguerre rules then take
+    the mean over the variances. The risk at M = infinity and the error of predicting zero are sums over coordinates.
+    Both are computed on pairs of neighbouring coordinates and summed. Each coordinate is in two pairs, so the ratio is
+    right.
     """
     d, model = loss.task.dimension, balanced_minimum(loss.structure)
     width = min(d, 2)
@@ -271,7 +274,7 @@ def literal_lines(loss: RandomCovarianceLoss) -> Array:
 
 
 def dashed_constants(loss: RandomCovarianceLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The dashed line, and the normalised risk of linear attention at N = M = 100, for each scale c."""
+    """For each scale c, the dashed line, and the normalised risk of linear attention at N = M = 100."""
     finite = RandomCovarianceLoss(RandomCovarianceRegression(loss.task.law, 100.0))
     lines = {f"dashed_c_{c:g}": normalised_risk(loss, c, jnp.inf) for c in SCALES}
     return lines | {f"at_100_c_{c:g}": normalised_risk(finite, c, 100.0) for c in SCALES}
@@ -287,9 +290,8 @@ def dashed_line(loss: RandomCovarianceLoss) -> Comparison:
     r"""Trained on $\operatorname{Exponential}(1)$ variances, linear attention's error at $M, N \to \infty$ is the black
     dashed line
 
-    By (4.13) the line is 1 - 4c/3 + 2c^2/3 times the error of predicting zero, which is above that error for c = 4 and
-    9. Judged on predictions of the literal model by cubature. Of the curves in the figure, only those of linear
-    attention and least squares are judged.
+    By (4.13) the line is 1 - 4c/3 + 2c^2/3 times the error of predicting zero. For c = 4 and 9 it is above that error.
+    Judged on predictions of the literal model by cubature.
     """
     c = jnp.asarray(SCALES)
     lines, sizes = 1 - 4 * c / 3 + 2 * c**2 / 3, 1 + 4 * c / 3 + 2 * c**2 / 3
@@ -299,7 +301,7 @@ def dashed_line(loss: RandomCovarianceLoss) -> Comparison:
 
 @eqx.filter_jit
 def _unseen(dimension: int) -> Array:
-    """E|w - w_M|^2 for w ~ N(0, I) and the w_M that least squares finds on M = 1, .., d drawn examples: (d,).
+    """E|w - w_M|^2 for w ~ N(0, I), where least squares finds w_M from M = 1, .., d random examples: (d,).
 
     For the identity covariance it is d - M for every draw.
     """
@@ -323,8 +325,8 @@ def _unseen(dimension: int) -> Array:
 def least_squares_below(loss: LinearAttentionLoss) -> Comparison:
     """Least squares is optimal for this task: at no $M$ is its error above that of linear attention trained at $N$
 
-    Judged for M = 1 to 200 on the panel with a fixed covariance. Where M < d, least squares is the solution of least
-    norm, computed on drawn examples, on which its error does not depend.
+    Judged for M = 1 to 200 and one covariance for all prompts, a multiple of I. Where M < d, least squares is the
+    solution of least norm. It is computed on random examples, and its error is the same for every draw.
     """
     d = loss.task.dimension
     model = balanced_minimum(loss.structure)

@@ -1,6 +1,6 @@
 """zhang2023's section 5: predictions as quadratic forms, the system (5.4), and Lemma 5.4 on the PL inequality.
 
-Prompts are summed 1024 tokens at a time, so memory holds at most 1024 (d + 1) numbers of one, however long it is.
+A prompt is summed 1024 tokens at a time, so memory holds at most 1024 (d + 1) of its numbers.
 """
 
 from typing import NamedTuple
@@ -32,7 +32,7 @@ _SURE, _POSSIBLE = 1e-12, 1e-14  # of the largest eigenvalue: one above it is su
 
 
 class _Sums(NamedTuple):
-    """Sums over the columns e of E: of e e^T, of (W^PV e)_{d+1} (e^T W^KQ e_query), and of |e|^2."""
+    """Sums over the columns e of E. The terms are e e^T, (W^PV e)_{d+1} (e^T W^KQ e_query), and |e|^2."""
 
     gram: Float[Array, "rows rows"]
     attended: Float[Array, ""]
@@ -47,7 +47,7 @@ def _summed(columns: Float[Array, "n rows"], query: Array, W_PV: Array, W_KQ: Ar
 def _sums(
     task: LinearRegression, key: Array, W_PV: Float[Array, "rows rows"], W_KQ: Float[Array, "rows rows"]
 ) -> tuple[Float[Array, " d"], _Sums]:
-    """The query of a drawn prompt, and sums over all columns of its embedding (3.4)."""
+    """The query of a random prompt, and sums over all columns of its embedding (3.4)."""
     root, d = jnp.linalg.cholesky(task.covariance), task.dimension
     weight, normal = jax.random.normal(key, (2, d))
     query = root @ normal
@@ -95,7 +95,8 @@ UNDER_SCALE = SECTION.on(FLOWS, spaces.BALANCED, hypotheses=assumption_and_scale
 def quadratic_form(loss: LinearAttentionLoss, start: PyTree) -> Comparison:
     r"""$\hat y = u^\top H u$ with $H = \tfrac{1}{2} X \otimes (E E^\top/N)$, $u = \operatorname{Vec}(U)$
 
-    Judged on 64 random prompts; u12, u21 and the entries of W^PV and W^KQ that affect no prediction are random.
+    Judged on 64 random prompts. The weights u12 and u21, and the entries of W^PV and W^KQ that affect no prediction,
+    are random.
     """
     if not can_be_drawn(loss.task):
         return equal(jnp.zeros(1), 0.0, 1.0)
@@ -103,7 +104,7 @@ def quadratic_form(loss: LinearAttentionLoss, start: PyTree) -> Comparison:
 
 
 def _negative_eigenvalues(loss: LinearAttentionLoss) -> tuple[Array, Array]:
-    """The number of negative eigenvalues of H on each random prompt, and by how much it is uncertain."""
+    """The number of negative eigenvalues of H on each random prompt, and the uncertainty of this number."""
     if not can_be_drawn(loss.task):
         return jnp.zeros(1), jnp.zeros(1)
     return _count(loss.task)
@@ -134,8 +135,9 @@ def counts(loss: LinearAttentionLoss, trajectory: Trajectory) -> dict[str, Array
 def at_least_d_plus_one(loss: LinearAttentionLoss) -> Comparison:
     """$H$ has at least $d + 1$ negative eigenvalues almost surely
 
-    X has one negative eigenvalue, so H has one for each positive eigenvalue of E E^T. The rank of E E^T is min(N, d) +
-    1 almost surely: labels are linear in the covariates, so a context spans at most d dimensions, or N when N < d.
+    X has one negative eigenvalue, so H has one for each positive eigenvalue of E E^T. Labels are linear in the
+    covariates, so N examples span min(N, d) dimensions. With the query's column the rank of E E^T is min(N, d) + 1
+    almost surely.
     """
     count, unsure = _negative_eigenvalues(loss)
     d = loss.task.dimension
@@ -158,7 +160,7 @@ Loss = LinearAttentionLoss
 
 
 class Matrices(NamedTuple):
-    """Lambda, Gamma Lambda and Lambda^2, once for all times."""
+    """The matrices Lambda, Gamma Lambda and Lambda^2."""
 
     Lambda: Matrix
     left: Matrix
@@ -166,7 +168,7 @@ class Matrices(NamedTuple):
 
 
 def matrices(loss: Loss) -> Matrices:
-    """Those of a loss."""
+    """The `Matrices` of a loss."""
     Lambda = loss.task.covariance
     return Matrices(Lambda, loss.task.gamma() @ Lambda, Lambda @ Lambda)
 
@@ -202,7 +204,7 @@ def dynamics(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def printed_loss(of: Matrices, model: LinearAttention) -> Array:
-    """The loss (5.5), which is (A.11)."""
+    """The loss (5.5), repeated as (A.11)."""
     U, u = model.U11, model.u_minus1
     return u**2 / 2 * jnp.sum((of.left @ U @ of.Lambda) * U) - u * jnp.sum(of.square * U)
 
@@ -227,9 +229,9 @@ def _every_minimum(loss: Loss) -> Comparison:
 def every_minimum(loss: Loss) -> Comparison:
     r"""$u_{-1} U_{11} = \Gamma^{-1}$ at every global minimum of (5.5)
 
-    For each u_{-1} != 0 the loss is a strictly convex quadratic function of U11; at u_{-1} = 0 it is above its minimum.
-    Judged at the solutions of the normal equations for u_{-1} of both signs from 1e-3 to 1e3, with E[Lambdahat^2] by
-    cubature.
+    For each u_{-1} != 0 the loss is a strictly convex quadratic function of U11. At u_{-1} = 0 it is above its minimum.
+    Judged at solutions of the normal equations, for u_{-1} of both signs from 1e-3 to 1e3. A cubature gives
+    E[Lambdahat^2].
     """
     return _every_minimum(loss)
 
@@ -239,7 +241,7 @@ def _mu(loss: Loss, trajectory: Trajectory) -> Array:
 
 
 def pl_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """mu of (5.7) and the largest mu that holds along the flow."""
+    """The mu of (5.7), and the largest mu for which the inequality holds along the flow."""
     return {"mu": _mu(loss, trajectory), "sharp_mu": sharp_constant(trajectory)}
 
 
@@ -250,7 +252,7 @@ def pl(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def rate_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """mu of (5.7), the largest rate with which the bound holds, and the local rate at the limit."""
+    """The mu of (5.7), the largest rate for which the bound holds along the flow, and the local rate at the limit."""
     elapsed = jnp.where(trajectory.t > 0, trajectory.t, 1.0)
     rates = jnp.where(trajectory.t > 0, decayed(trajectory) / elapsed, jnp.inf)
     return {
@@ -267,7 +269,7 @@ def rate(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def tends_to_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The limit and the end of the flow against (5.9)."""
+    """The limit and the end of the flow, compared with (5.9)."""
     inverse = jnp.linalg.inv(loss.task.gamma())
     u = jnp.sqrt(jnp.linalg.norm(inverse))
     return distance_to_limit(loss, trajectory, LinearAttention(inverse / u, u))
