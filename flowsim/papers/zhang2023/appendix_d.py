@@ -120,10 +120,7 @@ def von_neumann(task: LinearRegression) -> Comparison:
 
 
 def _semidefinite_pairs(task: LinearRegression) -> tuple[Matrices, Matrices]:
-    """Pairs of semidefinite (A, B), each (pairs, d, d). Some commute, such as Lambda with Gamma and with itself.
-
-    Of the others some commute almost.
-    """
+    """Pairs of semidefinite (A, B), each (pairs, d, d). Some commute, some almost commute, and others do not."""
     Lambda, d = task.covariance, task.dimension
     vectors = jnp.linalg.eigh(Lambda)[1]
     values = jax.random.uniform(jax.random.key(0), (2, _DRAWN, d))

@@ -127,7 +127,7 @@ def prompt_lengths(
 
 
 def _first(enough: Callable[[float], bool], last: int = int(_LONGEST)) -> int:
-    """The smallest whole number from 1 to ``last`` that is enough. All larger ones up to ``last`` must be enough too."""
+    """The smallest whole number up to ``last`` that is enough. All larger ones up to ``last`` must be enough too."""
     low, high = 0, last
     while high - low > 1:
         middle = (low + high) // 2

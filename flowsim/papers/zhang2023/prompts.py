@@ -112,7 +112,7 @@ def asymptotic(found: Route) -> Array:
 
 
 def each(function: Callable[[Any], tuple[Array, ...]], rows: Any) -> tuple[Array, ...]:
-    """The values of a function at every row, as flat arrays. At one row the function's values are broadcast together."""
+    """The values of a function at every row, as flat arrays. At each row its values are broadcast together."""
     values = jax.lax.map(lambda row: jnp.broadcast_arrays(*function(row)), rows)
     return tuple(leaf.reshape(-1) for leaf in values)
 

@@ -89,7 +89,7 @@ ON_STILL_INFINITE = SECTION.on(
 )
 @eqx.filter_jit
 def task_shift(task: Task) -> Comparison:
-    """For every $w$ and label noise, and for nonlinear labels, the risk tends to the error of the best linear predictor"""
+    """For every $w$ and label noise, and for nonlinear labels, the risk tends to that of the best linear predictor"""
     Lambda = task.covariance
     model = limit(_at_infinity(Lambda))
 

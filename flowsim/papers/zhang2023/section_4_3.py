@@ -192,7 +192,7 @@ def factors_at_the_end(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     """Three kinds of factors at the end of the flow.
 
     The first is E[yhat | x_query, w]/<w, x_query> for queries with equal coordinates and w = (1, .., 1). The second is
-    its mean over coordinates with E[Lambda] in place of E[Lambda | x_query]. The third is E[yhat y_query]/E[y_query^2].
+    the same with E[Lambda] in place of E[Lambda | x_query]. The third is E[yhat y_query]/E[y_query^2].
     """
     law, d = loss.task.law, loss.task.dimension
     assert isinstance(law, DiagonalLaw), "the setting of the claim"
@@ -291,7 +291,8 @@ def dashed_line(loss: RandomCovarianceLoss) -> Comparison:
     dashed line
 
     By (4.13) the line is 1 - 4c/3 + 2c^2/3 times the error of predicting zero. For c = 4 and 9 it is above that error.
-    Judged on predictions of the literal model by cubature.
+    Judged on predictions of the literal model by cubature. Of the figure's curves, only those of linear attention and
+    least squares are judged.
     """
     c = jnp.asarray(SCALES)
     lines, sizes = 1 - 4 * c / 3 + 2 * c**2 / 3, 1 + 4 * c / 3 + 2 * c**2 / 3
