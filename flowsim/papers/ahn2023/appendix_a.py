@@ -1,7 +1,7 @@
-"""ahn2023's appendix A: the proof of Theorem 1, a component f_j at a time, for isotropic data and any covariance.
+"""ahn2023's appendix A: the proof of Theorem 1, one component f_j at a time, for isotropic data and any covariance.
 
-`MaskedAttentionLoss` splits the error by its parity in w; `in_context_loss` here follows the appendix, as a quadratic
-form in each X_j = b a_j^T, with the components f_j(X) = E[(<C, X> + w[j])^2].
+The components are f_j(X) = E[(<C, X> + w[j])^2]. `in_context_loss` here follows the appendix, with quadratic forms in
+X_j = b a_j^T. `MaskedAttentionLoss` instead splits the error into parts odd and even in w.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ _PROMPTS = 16
 
 
 def weight_times_token_covariance(task: Task, s: Vector) -> Square:
-    """E[<w, s> C]: by Stein's lemma the derivative of E[C | w] along s, which is affine in w, taken at E[w] = 0."""
+    """E[<w, s> C]: by Stein's lemma the derivative along s of E[C | w], which is affine in w, at w = 0."""
 
     def given(w):
         tokens = jnp.concatenate([jnp.eye(task.dimension), w[None, :]])
@@ -48,13 +48,13 @@ def form_times_token_covariance(task: Task, X: Square) -> Square:
 
 
 def component(task: Task, X: Square, s: Vector) -> Scalar:
-    """E(<C, X> + <w, s>)^2, which is f_j(X) of Lemmas 6 and 7 at s = e_j."""
+    """E(<C, X> + <w, s>)^2. At s = e_j it is f_j(X) of Lemmas 6 and 7."""
     linear = weight_times_token_covariance(task, s)
     return jnp.sum(X * (form_times_token_covariance(task, X) + 2 * linear)) + s @ s
 
 
 def in_context_loss(task: Task, model: MaskedAttention) -> Scalar:
-    """The loss f(b, A) of (15): the sum of `component` at X = b (A s)^T over the columns s of a root of Sigma."""
+    """The loss f(b, A) of (15): the sum over the columns s of a root of Sigma of `component` at X = b (A s)^T."""
     columns = jnp.linalg.cholesky(task.covariance).T
     return jnp.sum(jax.vmap(lambda s: component(task, jnp.outer(model.b, model.A @ s), s))(columns))
 
@@ -66,19 +66,19 @@ def _drawn(d: int) -> MaskedAttention:
 
 
 def on_drawn(task: Task, left: Callable, right: Callable) -> Comparison:
-    """The statement left(model) = right(model) > 0 at drawn weights."""
+    """The statement left(model) = right(model) > 0 at random weights."""
     models = _drawn(task.dimension)
     sides = jax.vmap(left)(models), jax.vmap(right)(models)
     return of_sums(task, equal(*sides, sides[1]))
 
 
 def of_sums(task: Task, comparison: Comparison) -> Comparison:
-    """The comparison, with room for the rounding errors of sums of (d + 1)^2 terms."""
+    """The comparison, with an allowance for the rounding errors of sums of (d + 1)^2 terms."""
     return rounded(comparison, jnp.asarray((task.dimension + 1.0) ** 2))
 
 
 def prompts_of(task: Task) -> Prompt:
-    """16 drawn prompts of the task, stacked along a leading axis."""
+    """16 random prompts of the task, stacked."""
     return jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(1), _PROMPTS))
 
 
@@ -112,23 +112,23 @@ def _quadratic(task: Task, X: Float[Array, "d rows rows"]) -> Float[Array, "d ro
 
 
 def stationary(task: Task, X: Float[Array, "d rows rows"]) -> Comparison:
-    """The gradient of each f_j at X_j, 2 E[<C, X_j> C] + 2 E[w_j C], against zero, relative to its second term."""
+    """The gradient of each f_j at X_j, 2 E[<C, X_j> C] + 2 E[w_j C], is zero, relative to its second term."""
     return _matrices_agree(task, -_quadratic(task, X), _linear(task))
 
 
 def in_pairs(task: Task, matrices: Float[Array, "d rows rows"], factors: Vector) -> Comparison:
-    """The j-th matrix against factors_j (E_{d+1,j} + E_{j,d+1}), for each j."""
+    """The j-th matrix equals factors_j (E_{d+1,j} + E_{j,d+1}), for each j."""
     return _matrices_agree(task, matrices, factors[:, None, None] * _pair(task.dimension))
 
 
 def components_summed(task: Task, factors: Vector) -> Comparison:
-    """f(b, A) against sum_j factors_j f_j(b a_j^T), at drawn weights."""
+    """f(b, A) = sum_j factors_j f_j(b a_j^T), at random weights."""
     terms = lambda model: jax.vmap(lambda s: component(task, jnp.outer(model.b, model.A @ s), s))(jnp.eye(factors.size))
     return on_drawn(task, lambda model: factors @ terms(model), MaskedAttentionLoss(task))
 
 
 def _flat_directions(task: Task) -> tuple[Scalar, Scalar]:
-    """The number of directions X with E<C, X>^2 = 0, and the number where rounding leaves it open."""
+    """The number of directions X with E<C, X>^2 = 0, and the number of those that rounding leaves undecided."""
     rows = task.dimension + 1
     basis = jnp.eye(rows**2).reshape(-1, rows, rows)
     form = jax.vmap(lambda X: form_times_token_covariance(task, X).reshape(-1))(basis)
@@ -158,8 +158,8 @@ def lemma_6(task: Task) -> Comparison:
     r"""For $\Sigma = I$, $X_j = -\frac{E_{d+1,j}}{(n-1)/n + (d+2)/n}$ is a global minimum of $f_j(X) =
     \mathbb{E}\bigl[(\langle C, X \rangle + w[j])^2\bigr]$
 
-    f_j is convex, since its quadratic part is E<C, X>^2, so a zero of its gradient is a global minimum. The proof
-    prints y^T instead of y^2 in the corner of C.
+    The quadratic part of f_j is E<C, X>^2, so f_j is convex, and a zero of its gradient is a global minimum. In the
+    corner of C the proof prints y^T instead of y^2.
     """
     n = task.context_length
     return stationary(task, -unit(task.dimension) / ((1 - 1 / n) + (task.dimension + 2) / n))
@@ -173,7 +173,7 @@ def eq_17(task: Task) -> Comparison:
 
 
 def _inner_products(task: Task, factor: float) -> Comparison:
-    """<C, E_{d+1,j}> against ``factor`` times sum_i <w, x_i> x_i[j], on drawn prompts, for each j.
+    """<C, E_{d+1,j}> = ``factor`` times sum_i <w, x_i> x_i[j], on random prompts, for each j.
 
     Each side rounds at most 2 n times.
     """
@@ -190,7 +190,7 @@ def _inner_products(task: Task, factor: float) -> Comparison:
 def inner_product_as_printed(task: Task) -> Comparison:
     r"""$\langle C, E_{d+1,j} \rangle = \sum_i \langle w, x_i \rangle x_i[j]$
 
-    The factor 1/n of C is missing here and in the next displays; (19) has it again.
+    This display and the next ones lack the factor 1/n of C; (19) has it.
     """
     return _inner_products(task, 1.0)
 
@@ -199,7 +199,7 @@ def inner_product_as_printed(task: Task) -> Comparison:
 def inner_product(task: Task) -> Comparison:
     r"""$\langle C, E_{d+1,j} \rangle = \tfrac{1}{n} \sum_i \langle w, x_i \rangle x_i[j]$
 
-    With the factor 1/n of C.
+    The factor 1/n is that of C.
     """
     return _inner_products(task, 1 / float(task.context_length))
 
@@ -210,7 +210,7 @@ def eq_18(task: Task) -> Comparison:
     r"""For $\Sigma = I$, $\mathbb{E}\bigl[\langle w, x_i \rangle x_i[j] \langle w, x_{i'} \rangle x_{i'}[j']\bigr]$ is
     $0$ for $j \ne j'$; for $j = j'$ it is $1$ where $i \ne i'$ and $d + 2$ where $i = i'$
 
-    Judged as E[<C, E_{d+1,j}> C] at n = 1, where i = i', and at n = inf, where only pairs i != i' remain.
+    Judged as E[<C, E_{d+1,j}> C] at n = 1, where i = i', and at n = inf, where only pairs with i != i' remain.
     """
     d, units = task.dimension, unit(task.dimension)
 
@@ -236,7 +236,7 @@ def eq_19(task: Task) -> Comparison:
 def unique_component_minimum(task: Task) -> Comparison:
     """$X_j$ is the unique global minimum of $f_j$
 
-    Only the symmetric part of X enters f_j, as C is symmetric: any antisymmetric matrix may be added to X_j. Theorem 1
+    C is symmetric, so only the symmetric part of X enters f_j. Any antisymmetric matrix may be added to X_j. Theorem 1
     needs no uniqueness.
     """
     flat, unsure = _flat_directions(task)
@@ -249,8 +249,8 @@ def unique_component_minimum(task: Task) -> Comparison:
 def unique_symmetric_component_minimum(task: Task) -> Comparison:
     """At finite $n$ the global minima of $f_j$ are $X_j$ plus any antisymmetric matrix
 
-    C is symmetric, so f_j depends only on the symmetric part of X, which is unique. At n = inf, where C depends on w
-    alone, even that is not.
+    C is symmetric, so f_j depends only on the symmetric part of X. At finite n this part is unique. At n = inf it is
+    not, because C then depends on w alone.
     """
     flat, unsure = _flat_directions(task)
     antisymmetric = task.dimension * (task.dimension + 1) / 2
@@ -269,8 +269,8 @@ def lemma_7(task: Task) -> Comparison:
     r"""For $\Sigma = \operatorname{diag}(\lambda)$, $X_j = -\frac{E_{d+1,j}}{\tfrac{n+1}{n} \lambda_j + \tfrac{1}{n}
     \sum_k \lambda_k}$ is a global minimum of $f_j(X) = \mathbb{E}\bigl[(\langle C, X \rangle + w[j])^2\bigr]$
 
-    The paper attributes its consequences to Lemma 6. The display of A at the end of step 1 lacks a denominator, in the
-    paper or in its extracted text; (8) is meant.
+    The paper attributes the consequences to Lemma 6. The display of A at the end of step 1 should be (8), but lacks a
+    denominator, in the paper or in its extracted text.
     """
     lam, n = jnp.diagonal(task.covariance), task.context_length
     denominators = (1 + 1 / n) * lam + jnp.sum(lam) / n
@@ -310,8 +310,8 @@ ON_FEW_DIAGONAL.corrected(_unique, hypotheses=(diagonal, finite_context), note=_
 def sum_of_general_components(task: Task) -> Comparison:
     r"""For $\Sigma = \operatorname{diag}(\lambda)$, $f(b, A) = \sum_j f_j(b, A_j)$
 
-    The display is that of the isotropic case. The weights E[x_query[j]^2] = lambda_j are missing, as the first display
-    of step 2 shows; the minimum is at the same place with any positive weights.
+    This is the display of the isotropic case. It lacks the weights E[x_query[j]^2] = lambda_j, as the first display of
+    step 2 shows. Any positive weights give the same minimum point.
     """
     return components_summed(task, jnp.ones(task.dimension))
 
@@ -321,7 +321,7 @@ def sum_of_general_components(task: Task) -> Comparison:
 def weighted_sum_of_components(task: Task) -> Comparison:
     r"""For $\Sigma = \operatorname{diag}(\lambda)$, $f(b, A) = \sum_j \lambda_j f_j(b, A_j)$
 
-    With the weights lambda_j, which are all 1 only for Sigma = I.
+    The weights lambda_j are all 1 only for Sigma = I.
     """
     return components_summed(task, jnp.diagonal(task.covariance))
 
@@ -332,7 +332,7 @@ def rotated(task: Task) -> Comparison:
     r"""With $\Sigma = U \Lambda U^\top$, $f(b, A)$ is the loss of covariance $\Lambda$ at $\begin{bmatrix} U^\top & 0
     \\ 0 & 1 \end{bmatrix} b$ and $\begin{bmatrix} U^\top & 0 \\ 0 & 1 \end{bmatrix} A U$
 
-    Judged at drawn weights. In the labels the displays keep x where its rotation U^T x is meant.
+    Judged at random weights. The labels in the displays have x where they should have its rotation U^T x.
     """
     values, U = jnp.linalg.eigh(task.covariance)
     eigenbasis = LinearRegression(jnp.diag(values), task.context_length)

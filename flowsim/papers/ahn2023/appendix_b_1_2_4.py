@@ -1,7 +1,7 @@
 """ahn2023's appendices B.1, B.2 and B.4, layers without B: the proofs of Theorems 3 and 4, and the order of the layers.
 
-Gradients are those of `MultiLayerLoss`, whose matrices are A_i = -(the paper's), which changes no statement here. On
-drawn prompts the matrices carry the paper's own sign.
+Gradients are those of `MultiLayerLoss`, whose matrices are A_i = -(the paper's). This changes no statement here. On
+random prompts the matrices have the paper's sign.
 """
 
 import itertools
@@ -29,14 +29,14 @@ from flowsim.papers.ahn2023.settings import LAYERS, anisotropic, several_layers,
 
 
 def _symmetric_layers(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """The hypotheses of Theorem 3, and symmetric A_i, because the display does not transpose them."""
+    """The hypotheses of Theorem 3, and symmetric A_i: the display does not transpose them."""
     return [*two_isotropic_layers(loss, start), agrees("symmetric A_i", float(loss.symmetric), 1.0)]
 
 
 def _factored(drawn: prompts.Drawn) -> tuple[prompts.Columns, Scalar]:
-    """X_0 prod_i (I + M X_0^T A_i X_0), and the squared error of the literal layers for the query, averaged over w.
+    """X_0 prod_i (I + M X_0^T A_i X_0), and the literal layers' squared error for the query, averaged over w.
 
-    The error is linear in w ~ N(0, I), so the mean of its square is the sum over the unit vectors.
+    The error is linear in w ~ N(0, I), so the mean of its square is the sum of its squares at the unit vectors.
     """
     point, X = prompts.without_B(drawn), prompts.inputs_of(drawn)
     error = lambda w: prompts.states_from(point._replace(weight=w), X)[-1, -1, -1]
@@ -53,8 +53,8 @@ def trace_of_all(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""$f(A_0, A_1) = \mathbb{E} \operatorname{tr}\Bigl(\prod_i (I + X_0^\top A_i X_0 M)\, X_0^\top X_0 \prod_i (I + M
     X_0^\top A_i X_0)\Bigr)$
 
-    For each of 64 drawn prompts, averaged over w. The trace sums the squared errors of all n + 1 columns; f is that of
-    the query. The 1/n is absorbed in the A_i; the limits of the products are printed in three ways.
+    Judged on 64 random prompts, averaged over w. The A_i include the factor 1/n. The trace sums the squared errors of
+    all n + 1 columns, but f is the query's. The limits of the products are printed in three ways.
     """
     columns, expected = _factored(drawn)
     return jnp.sum(columns**2), expected
@@ -66,8 +66,8 @@ def trace_of_the_query(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""$f(A_0, A_1) = \mathbb{E} \operatorname{tr}\Bigl((I - M) \prod_i (I + X_0^\top A_i X_0 M)\, X_0^\top X_0 \prod_i
     (I + M X_0^\top A_i X_0)\, (I - M)\Bigr)$
 
-    With the I - M of Lemma 9, to which the proof refers. For each of 64 drawn prompts, averaged over w; the 1/n is
-    absorbed in the A_i.
+    The I - M is that of Lemma 9, to which the proof refers. Judged on 64 random prompts, averaged over w. The A_i
+    include the factor 1/n.
     """
     columns, expected = _factored(drawn)
     return jnp.sum(columns[:, -1] ** 2), expected
@@ -78,8 +78,8 @@ def theorem_3_rotation(loss: Loss) -> Comparison:
     r"""$f(U D_0 U^\top, A_1) = f(D_0, U^\top A_1 U)$ for orthogonal $U$, and $f(D_0, A_1) = f(D_0, S A_1 S)$ for
     diagonal $D_0$ and $S = \operatorname{diag}(\pm 1, \dots, \pm 1)$
 
-    At drawn symmetric A_0 = U D_0 U^T and A_1. The text says that X_0 U^T has the law of X_0, but their shapes do not
-    fit; U^T X_0 has it.
+    Judged at random symmetric A_0 = U D_0 U^T and A_1. The text says that X_0 U^T has the law of X_0. The shapes of
+    this product do not fit; U^T X_0 has that law.
     """
     matrices = drawn_matrices(loss, 1)
     matrices = (matrices + jnp.swapaxes(matrices, 2, 3)) / 2
@@ -97,7 +97,7 @@ def theorem_3_proof(loss: Loss) -> Comparison:
     r"""$f\bigl(D_0, \operatorname{diag}(A_1)\bigr) \le f(D_0, A_1)$ for diagonal $D_0$, and the same with the layers
     exchanged
 
-    At drawn matrices.
+    Judged at random matrices.
     """
     kept = jnp.eye(loss.task.dimension)[None, None]
     matrices, comparisons = drawn_matrices(loss, 1), []
@@ -110,9 +110,9 @@ def theorem_3_proof(loss: Loss) -> Comparison:
 
 @ISOTROPIC.claim("theorem-3.convex", "proof of Theorem 3")
 def theorem_3_convex(loss: Loss) -> Comparison:
-    """$f$ is convex in $A_1$, and in $A_0$, the other one fixed
+    """$f$ is convex in $A_1$ at fixed $A_0$, and in $A_0$ at fixed $A_1$
 
-    Along drawn directions at drawn matrices.
+    Judged along random directions at random matrices.
     """
     matrices, directions, comparisons = drawn_matrices(loss, 1), drawn_matrices(loss, 2), []
     for moved in range(loss.layers):
@@ -130,17 +130,17 @@ ON_STATIC = SECTION_B_1_2.on(problems.STATIC, spaces.LAYERS)
 @PROMPTWISE.claim("eq-22", "(22)")
 @prompts.on_prompts
 def eq_22(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
-    r"""$Y_{i+1} = Y_0 \prod_l (I + M X_0^\top A_l X_0)$, the query's label being given
+    r"""$Y_{i+1} = Y_0 \prod_l (I + M X_0^\top A_l X_0)$, where $Y_0$ includes the query's label
 
-    Judged on 64 drawn prompts with drawn weights. The 1/n is absorbed in the A_l, as in the proof.
+    Judged on 64 random prompts with random weights. The A_l include the factor 1/n, as in the proof.
     """
     return prompts.labels_by_product(prompts.without_B(drawn))
 
 
 def _directional(loss: Loss, replacement: Matrix) -> tuple[Array, Array, Array]:
-    """d/dt f(A + t R~) with R~_i = r_i ``replacement``, d/dt f(A + t R), and the size of their terms.
+    """d/dt f(A + t R~) and d/dt f(A + t R), with R~_i = r_i ``replacement``, and the size of their terms.
 
-    At points of S, for drawn R.
+    Both are at points of S, for random R.
     """
     slopes, R = gradients(loss, drawn_scalars(loss)), drawn_matrices(loss, 3)
     r = jnp.einsum("ij,nkij->nk", loss.task.covariance, R) / loss.task.dimension
@@ -164,8 +164,8 @@ def eq_25_corrected(loss: Loss) -> Comparison:
     r"""For $A \in \mathcal{S}$ and every $R$, $\frac{d}{dt} f(A + t \tilde R) = \frac{d}{dt} f(A + t R)$ with $\tilde
     R_i = r_i \Sigma^{-1}$, $r_i = \operatorname{tr}(\Sigma^{1/2} R_i \Sigma^{1/2})/d$
 
-    With the R~_i before (27): r_i I is not in S, and with it (25) fails for R or for -R unless tr Sigma = d. (26) needs
-    the equality; a large enough multiple of any descent direction satisfies the inequality alone.
+    These R~_i are those before (27). The r_i I of (25) are not in S, and with them (25) fails for R or for -R unless tr
+    Sigma = d. (26) needs the equality: a large enough multiple of any descent direction satisfies the inequality.
     """
     replaced, given, size = _directional(loss, jnp.linalg.inv(loss.task.covariance))
     return rounded(equal(replaced, given, size), cancellation(loss))
@@ -184,7 +184,7 @@ def eq_26(loss: Loss) -> Comparison:
     r"""With $dA_i/dt = -r_i \Sigma^{-1}$, $r_i = \operatorname{tr}(\Sigma^{1/2} \nabla_i \Sigma^{1/2})$: $\frac{d}{dt}
     f \le -\sum \lVert \nabla_{A_i} f \rVert_F^2$
 
-    True with a factor d to spare for d > 1: this flow is d times faster than the one that (25) gives.
+    For d > 1 the left side is d times the right one, because this flow is d times faster than the one that (25) gives.
     """
     rate, squares = _decrease(loss)
     return rounded(at_most(rate, -squares), cancellation(loss))
@@ -195,14 +195,14 @@ def eq_26_corrected(loss: Loss) -> Comparison:
     r"""With $dA_i/dt = -r_i \Sigma^{-1}$, $r_i = \operatorname{tr}(\Sigma^{1/2} \nabla_i \Sigma^{1/2})/d$:
     $\frac{d}{dt} f = -\sum \lVert \nabla_{A_i} f \rVert_F^2$
 
-    With the 1/d of the r_i of (25).
+    The factor 1/d is that of the r_i in (25).
     """
     rate, squares = _decrease(loss)
     return rounded(equal(rate / loss.task.dimension, -squares, squares), cancellation(loss))
 
 
 def _from_multiples(loss: Loss, matrix: Matrix) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """The distance of every grad_{A_i} f at points of S from the multiples of a matrix, and its norm."""
+    """At points of S, the distance of each grad_{A_i} f from the multiples of a matrix, and |grad_{A_i} f|_F."""
     slopes = gradients(loss, drawn_scalars(loss))
     g = jnp.einsum("nkij,ij->nk", slopes, matrix) / jnp.sum(matrix**2)
     gaps = slopes - g[:, :, None, None] * matrix[None, None]
@@ -214,7 +214,7 @@ def _from_multiples(loss: Loss, matrix: Matrix) -> tuple[Float[Array, " n"], Flo
 def gradient_on_the_set(loss: Loss) -> Comparison:
     r"""At points of $\mathcal{S}$ every $\nabla_{A_i} f$ is a multiple of $\Sigma$
 
-    The proof shows this. Hence the gradients over S and over all matrices vanish together.
+    The proof shows this. So the gradient over all matrices vanishes wherever the gradient over S does.
     """
     distance, size = _from_multiples(loss, loss.task.covariance)
     return rounded(equal(distance, 0.0, size), cancellation(loss))
@@ -227,7 +227,7 @@ def leaves_the_set(loss: Loss) -> Comparison:
     r"""Plain gradient flow leaves $\mathcal{S}$: at points of $\mathcal{S}$ no $\nabla_{A_i} f$ is a multiple of
     $\Sigma^{-1}$, unless $\Sigma \propto I$
 
-    The paper does not say this; its proof uses an S-constrained flow.
+    The paper does not say this. Its proof uses a flow constrained to S.
     """
     distance, size = _from_multiples(loss, jnp.linalg.inv(loss.task.covariance))
     return rounded(at_least(distance, 0.0, size=size), cancellation(loss))
@@ -238,7 +238,7 @@ def leaves_the_set(loss: Loss) -> Comparison:
 def eq_28_printed(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
     r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_l (I - M X_0^\top A_l X_0)$
 
-    The sign differs from that of (22), (29) and (30); w*^T w* in the display before it should be w* w*^T.
+    (22), (29) and (30) have the opposite sign. In the display before it, w*^T w* should be w* w*^T.
     """
     return prompts.labels_by_product(prompts.without_B(drawn), -1.0)
 
@@ -248,7 +248,7 @@ def eq_28_printed(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
 def eq_28_corrected(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
     r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_l (I + M X_0^\top A_l X_0)$
 
-    With the sign of (22); nothing else in the proof changes.
+    The sign is that of (22). The rest of the proof does not change.
     """
     return prompts.labels_by_product(prompts.without_B(drawn))
 
@@ -259,7 +259,7 @@ def eq_29(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""For $A \in \mathcal{S}$ and orthogonal $U$, with $U_\Sigma = \Sigma^{1/2} U \Sigma^{-1/2}$, $G(U_\Sigma X_0) =
     U_\Sigma G(X_0)$
 
-    Judged on 64 drawn prompts with drawn weights and U.
+    Judged on 64 random prompts with random weights and U.
     """
     return prompts.turned(prompts.without_B(prompts.nearest_on_the_set(drawn)), prompts.product)
 
@@ -270,7 +270,7 @@ def eq_30(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""For $A \in \mathcal{S}$ and every $R_j$, $\frac{d}{dt} G(U_\Sigma X_0, A_j + t R_j) = U_\Sigma \frac{d}{dt}
     G(X_0, A_j + t U_\Sigma^\top R_j U_\Sigma)$
 
-    Judged on 64 drawn prompts with drawn weights, U and R_j, for every j.
+    Judged on 64 random prompts with random weights, U and R_j, for every j.
     """
     return prompts.turned_slopes(prompts.without_B(drawn), prompts.product, "A")
 
@@ -281,7 +281,7 @@ def multiples(loss: Loss) -> Float[Array, "1 d d"]:
 
 
 def _permuted(loss: Loss, matrices: Float[Array, "n k d d"]) -> Float[Array, "n orders"]:
-    """The loss in every order of the layers, the given one first."""
+    """The loss in every order of the layers. The given order comes first."""
     orders = itertools.permutations(range(loss.layers))
     return jnp.stack([losses_at(loss, matrices[:, jnp.array(order)]) for order in orders], axis=1)
 
@@ -303,7 +303,7 @@ def lemma_8(loss: Loss) -> Comparison:
     "lemma-8.general", "Lemma 8 beyond S", form="corrected", hypotheses=several_layers
 )
 def lemma_8_general(loss: Loss) -> Comparison:
-    r"""At drawn matrices off $\mathcal{S}$ the loss does depend on the order of the layers
+    r"""At random matrices outside $\mathcal{S}$ the loss does depend on the order of the layers
 
     This is why the lemma needs S.
     """
@@ -317,8 +317,10 @@ def every_start_on_the_set(loss: Loss) -> Comparison:
     r"""On $\mathcal{S}$ every start ends at the least loss: the local minima are the $k!$ orders of one choice of
     different $a_i$
 
-    At a critical point with different a_i, prod (1 - a_i x) is orthogonal to all x p of degree at most k, which is true
-    for one choice only. A critical point with two equal a_i is a strict saddle: moving them apart lowers the loss by
-    s^2 E tr W^2 prod. Judged from 16 starts.
+    With W the whitened sample covariance, the loss on S is E tr prod_i (1 - a_i W)^2. At a critical point with
+    different a_i, the polynomial prod_i (1 - a_i x) is orthogonal to x q for every polynomial q of degree below k. Only
+    one choice of a_i has this property. A critical point with two equal a_i is a strict saddle: to second order, moving
+    one by s and the other by -s lowers the loss by 2 s^2 E tr(W^2 P), where P is the product of the other factors and
+    one of these two. Judged from 16 starts.
     """
     return rounded(equal(many_starts(loss, multiples(loss)), 0.0, loss.minimum), cancellation(loss))

@@ -1,8 +1,9 @@
-"""ahn2023's appendix B.3, the proof of Theorem 5: gradients over all matrices at points of S, and what turns.
+"""ahn2023's appendix B.3, the proof of Theorem 5: gradients over all matrices at points of S, and rotations.
 
-On S = {A_i = a_i Sigma^-1, B_i = b_i I} the loss is F(a, b) of `ScalarLayersLoss`. Sampling errors never vanish, so
-equations on samples are bounds on the difference of their sides. (38) to (50) are judged on drawn prompts with drawn
-weights, in the paper's own sign of A; with U orthogonal, U_Sigma = Sigma^{1/2} U Sigma^{-1/2} turns the covariates.
+On S = {A_i = a_i Sigma^-1, B_i = b_i I} the loss is F(a, b) of `ScalarLayersLoss`. Sampling errors never vanish, so an
+equation on samples is judged as a bound on the difference of its sides. (38) to (50) are judged on random prompts with
+random weights, in the paper's sign of A. There U is orthogonal, and U_Sigma = Sigma^{1/2} U Sigma^{-1/2} transforms the
+covariates.
 """
 
 from collections.abc import Callable
@@ -63,7 +64,7 @@ def gradient_on_the_set(loss: Loss) -> Comparison:
 
 
 class _Sides(NamedTuple):
-    """d/dt f along R~_j and along R_j for drawn R_j at drawn points, for each layer, and the size of their terms."""
+    """d/dt f along R~_j and along random R_j for each layer, at random points, and the size of their terms."""
 
     replaced: Float[Array, "n layers"]
     given: Float[Array, "n layers"]
@@ -71,7 +72,7 @@ class _Sides(NamedTuple):
 
 
 def _along(found: Float[Array, "n layers d d"], left: Array, right: Array, replacement: Array, key: int) -> _Sides:
-    """The derivatives along R~_j = (tr(left R_j right)/d) replacement and along R_j, for drawn R_j."""
+    """The derivatives along R~_j = (tr(left R_j right)/d) replacement and along R_j, for random R_j."""
     d = found.shape[-1]
     drawn = jax.random.normal(jax.random.key(key), found.shape)
     trace = jnp.einsum("ij,nkjl,li->nk", left, drawn, right) / d
@@ -83,7 +84,7 @@ def _along(found: Float[Array, "n layers d d"], left: Array, right: Array, repla
 def _both_along(loss: Loss, of_A: Array, of_B: Array) -> tuple[_Sides, _Sides]:
     """The sides for R~_j = r_j ``of_A`` and S~_j = s_j ``of_B``, at points of S that are not critical.
 
-    r_j and s_j are those after (34).
+    The text after (34) defines r_j and s_j.
     """
     found, root = slopes(loss, drawn_points(loss)[1:]), loss.root
     inverse = jnp.linalg.inv(root)
@@ -91,12 +92,12 @@ def _both_along(loss: Loss, of_A: Array, of_B: Array) -> tuple[_Sides, _Sides]:
 
 
 def _together(of_A: _Sides, of_B: _Sides) -> _Sides:
-    """The derivatives in all A_i and B_i at once."""
+    """The derivatives along all A_i and B_i at once."""
     return jax.tree.map(lambda a, b: jnp.sum(a, axis=1) + jnp.sum(b, axis=1), of_A, of_B)
 
 
 def _no_more(sides: _Sides) -> Comparison:
-    """The inequality along the drawn directions and along their opposites."""
+    """The inequality along the random directions and along their opposites."""
     both = (jnp.concatenate([side.reshape(-1), -side.reshape(-1)]) for side in (sides.replaced, sides.given))
     return at_most(*both, size=jnp.tile(sides.size.reshape(-1), 2))
 
@@ -136,8 +137,9 @@ def _traces(loss: Loss | MonteCarloLoss, found: Slopes) -> tuple[Float[Array, "n
 
 
 def _decrease(loss: Loss | MonteCarloLoss, found: Slopes, step_of_B: Float[Array, "d d"]) -> tuple[Array, Array]:
-    """d/dt f along dA_i/dt = -tr(Sigma^{1/2} grad_{A_i} Sigma^{1/2}) Sigma^-1 and dB_i/dt = -tr(grad_{B_i}) step_of_B,
-    and the sum of (14), from the gradients.
+    """The derivative d/dt f along a flow, and the sum of (14), from the gradients.
+
+    The flow is dA_i/dt = -tr(Sigma^{1/2} grad_{A_i} Sigma^{1/2}) Sigma^-1 and dB_i/dt = -tr(grad_{B_i}) step_of_B.
     """
     r, s = _traces(loss, found)
     along_A = jnp.sum(r * jnp.einsum("nkij,ij->nk", found.A, jnp.linalg.inv(loss.task.covariance)), axis=1)
@@ -177,7 +179,7 @@ def eq_35_corrected(loss: Loss) -> Comparison:
 def eq_35_in_the_set(loss: Loss) -> Comparison:
     r"""$dB_i/dt = -s_i \Sigma^{-1}$ keeps $B_i$ a multiple of $I$
 
-    This flow leaves S at once unless Sigma is a multiple of I, and (35) is about S alone; -s_i I is meant.
+    This flow leaves S at once unless Sigma is a multiple of I, but (35) is about points of S. It should be -s_i I.
     """
     d = loss.task.dimension
     _, s = _traces(loss, slopes(loss, drawn_points(loss)))
@@ -256,7 +258,8 @@ def theorem_5(loss: MonteCarloLoss, start: MultiLayerAttention) -> Comparison:
     r"""On $\mathcal{S}$, where $f(A, B) = F(a, b)$, $\nabla_{A_i} f = \tfrac{\partial F}{\partial a_i} \Sigma/d$ and
     $\nabla_{B_i} f = \tfrac{\partial F}{\partial b_i} I/d$, to $5$ per cent
 
-    The left sides come from sampled prompts, F from quadrature. (36), and (37) with S~_j = s_j I, say this.
+    Sampled prompts give the left sides, and quadrature gives F. (36), and (37) with S~_j = s_j I, are equivalent to
+    this.
     """
     d, S = loss.task.dimension, loss.task.covariance
     exact = scalar_loss(d, float(loss.task.context_length), start.A.shape[0])
@@ -273,7 +276,7 @@ def theorem_5(loss: MonteCarloLoss, start: MultiLayerAttention) -> Comparison:
 
 
 def _sampled_slopes(loss: MonteCarloLoss, start: MultiLayerAttention) -> Slopes:
-    """The gradients from samples at one point."""
+    """The gradients at one point, from samples."""
     found = loss.gradient(start)
     return Slopes(found.A[None], found.B[None])
 
@@ -285,9 +288,9 @@ def eq_35_on_samples(loss: MonteCarloLoss, start: MultiLayerAttention) -> Compar
     r"""Along $dA_i/dt = -r_i \Sigma^{-1}$, $dB_i/dt = -s_i \Sigma^{-1}$, $\frac{d}{dt} f \le -\sum \lVert \nabla_{A_i}
     f \rVert_F^2 + \lVert \nabla_{B_i} f \rVert_F^2$ at points of $\mathcal{S}$
 
-    On sampled prompts, at the start alone: the same statement as eq-35, false for the same reason. The decrease due to
-    A has a factor d to spare, as the 1/d of the text above is left out. That due to B is too small by the factor tr
-    Sigma^-1 where that is below 1, which decides where grad_A f vanishes, as in the last problem.
+    This is eq-35, on sampled prompts at the start alone. A lowers f by d times its squared gradient, because the 1/d of
+    the text above is left out. B lowers f by its squared gradient times tr Sigma^-1, which is too little where tr
+    Sigma^-1 < 1. This decides where grad_A f vanishes, as in the last problem.
     """
     rate, squares = _decrease(loss, _sampled_slopes(loss, start), jnp.linalg.inv(loss.task.covariance))
     return at_most(rate, -squares)
@@ -298,7 +301,7 @@ def eq_35_corrected_on_samples(loss: MonteCarloLoss, start: MultiLayerAttention)
     r"""Along $dA_i/dt = -r_i \Sigma^{-1}$, $dB_i/dt = -s_i I$, with $1/d$ in $r_i$ and $s_i$, $\frac{d}{dt} f = -\sum
     \lVert \nabla_{A_i} f \rVert_F^2 + \lVert \nabla_{B_i} f \rVert_F^2$, to $5$ per cent
 
-    On sampled prompts, at the start alone.
+    Judged on sampled prompts, at the start alone.
     """
     rate, squares = _decrease(loss, _sampled_slopes(loss, start), jnp.eye(loss.task.dimension))
     return at_most(jnp.abs(rate / loss.task.dimension + squares), _APART * squares)
@@ -312,7 +315,7 @@ TURNS = LAYERS(hypotheses=finite_context, problems=problems.ON_PROMPTS, spaces=s
 def eq_38_printed(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_i (I - M X_i^\top A_i X_i)$
 
-    The sign differs from that of (31), (44) and (45); the same happens before (28).
+    (31), (44) and (45) have the opposite sign. The same slip occurs before (28).
     """
     return prompts.labels_by_product(drawn, -1.0)
 
@@ -322,13 +325,15 @@ def eq_38_printed(drawn: prompts.Drawn) -> tuple[Array, Array]:
 def eq_38_corrected(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_i (I + M X_i^\top A_i X_i)$
 
-    With the sign of (31).
+    The sign is that of (31).
     """
     return prompts.labels_by_product(drawn)
 
 
 def _turns(function: Callable[[prompts.Drawn, prompts.Columns], Array], weights: str) -> Callable[[Loss], Comparison]:
-    """The sides at U_Sigma X_0 and at X_0, of a function or of its derivatives along drawn steps of the A_j or B_j."""
+    """The two sides at U_Sigma X_0 and at X_0: of a function, or of its derivatives along random steps of the A_j or
+    B_j.
+    """
 
     @prompts.on_prompts
     def turns(drawn: prompts.Drawn) -> tuple[Array, Array]:

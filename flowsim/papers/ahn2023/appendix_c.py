@@ -1,7 +1,7 @@
 """ahn2023's appendix C: the layers written out, and the proof of Lemma 2 from the labels after each layer.
 
-Judged on drawn prompts with drawn weights, in the paper's own sign of A. The literal attention layers compute
-covariates and labels.
+Judged on random prompts with random weights, in the paper's sign of A. The literal attention layers compute covariates
+and labels.
 """
 
 import jax
@@ -24,7 +24,7 @@ def eq_54(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""(53) is $X_{i+1} = X_i + \tfrac{1}{n} B_i X_i M X_i^\top A_i X_i$, $Y_{i+1} = Y_i + \tfrac{1}{n} Y_i M X_i^\top
     A_i X_i$
 
-    Judged on 64 drawn prompts with drawn weights, after every layer.
+    Judged on 64 random prompts with random weights, after every layer.
     """
     states, n = prompts.states_from(drawn, prompts.inputs_of(drawn)), drawn.prompt.inputs.shape[0]
     following = []
@@ -38,10 +38,10 @@ def eq_54(drawn: prompts.Drawn) -> tuple[Array, Array]:
 @SECTION.claim("lemma-9", "Lemma 9, (55)")
 @prompts.on_prompts
 def lemma_9(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
-    r"""$[Z_k] + w_\star^\top x^{(n+1)} = [\bar Z_k]$ at the query's label, where $\bar Z_0$ has the label in it; with
-    $B$
+    r"""With $B$ too, $[Z_k] + w_\star^\top x^{(n+1)} = [\bar Z_k]$ at the entry of the query's label, where $\bar Z_0$
+    includes this label
 
-    Judged on 64 drawn prompts with drawn weights. It holds for each prompt, hence for every law.
+    Judged on 64 random prompts with random weights. It holds for each prompt, so for every law.
     """
     label = drawn.weight @ drawn.prompt.query
     given = prompts.layers(drawn, embed(drawn.prompt))[-1, -1, -1] + label
@@ -53,9 +53,10 @@ def lemma_9(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
 @SECTION.claim("lemma-10", "Lemma 10")
 @prompts.on_prompts
 def lemma_10(drawn: prompts.Drawn) -> tuple[Array, Array]:
-    """Adding $c$ to the query's label leaves every $X_i$ and the other labels as they are, and adds $c$ to its label
+    """Adding $c$ to the query's label leaves every $X_i$ and the other labels unchanged, and adds $c$ to this label at
+    every layer
 
-    Judged on 64 drawn prompts with drawn weights, after every layer.
+    Judged on 64 random prompts with random weights, after every layer.
     """
     Z = embed(drawn.prompt)
     shift = jnp.zeros_like(Z).at[-1, -1].set(drawn.weight @ drawn.prompt.query)
@@ -85,7 +86,9 @@ def eq_60(drawn: prompts.Drawn) -> tuple[Array, Array]:
 
 
 def _recursion(drawn: prompts.Drawn, attending: Float[Array, "n d"]) -> prompts.Row:
-    """The labels of the context after all layers, y_i <- y_i + (1/n) sum_j u_i^T A_l x_j y_j; attending: the u_i."""
+    """The labels of the context after all layers, y_i <- y_i + (1/n) sum_j u_i^T A_l x_j y_j, with the u_i in
+    ``attending``.
+    """
     inputs, labels = drawn.prompt.inputs, drawn.prompt.labels
     for A in drawn.A:
         labels = labels + attending @ A @ inputs.T @ labels / labels.size
@@ -105,7 +108,8 @@ def eq_61_printed(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
 def eq_61_corrected(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
     r"""$y_i$ at layer $l+1$ is $y_i + \tfrac{1}{n} \sum_j x_i^\top A_l x_j y_j$, for $i \le n$
 
-    With x_i instead of x_{n+1}, which is (57). In the line before it, y := <y_i, w*> should be <x_i, w*>.
+    This is (57). The printed form has x_{n+1} in place of x_i. In the line before it, y := <y_i, w*> should be <x_i,
+    w*>.
     """
     return _recursion(drawn, drawn.prompt.inputs), prompts.layers(prompts.without_B(drawn), embed(drawn.prompt))[
         -1, -1, :-1

@@ -1,7 +1,7 @@
 """ahn2023's Figures 1 to 4: what they plot, along flows, at the best scalars, and on samples.
 
-What a figure shows at the end of training is judged at the limit. `way_to_go` or the trajectory itself bounds how far
-the limit is from the end of the flow; where neither does, the statement is unresolved, as on samples always.
+A figure that shows the end of training is judged at the limit of the flow. `way_to_go` or the trajectory bounds the
+distance from the end of the flow to the limit. Without such a bound, as always on samples, the statement is unresolved.
 """
 
 import math
@@ -29,12 +29,13 @@ _UNSURE = 1e-9  # relative to the largest curvature
 
 
 def way_to_go(loss: Loss, trajectory: Trajectory) -> Float[Array, ""]:
-    """A proved bound on the length of the path of A after the end of a flow, at the cost of one Hessian; infinite where
-    none is found.
+    """A proved bound on the length of the path of A after the end of a flow, from one Hessian; infinite if it finds
+    none.
 
-    In A'_i = Sigma^{1/2} A_i Sigma^{1/2} the loss is f = E |R|_F^2 with R = prod_i (I - W A'_i). If the Hessian stays
-    above mu in a ball of radius r > |grad f|/mu, then |grad f| falls at least as fast as e^{-mu t}, the flow stays in
-    the ball, and its path is no longer than |grad f|/mu. `third_derivative` bounds how much the Hessian changes there.
+    In A'_i = Sigma^{1/2} A_i Sigma^{1/2} the loss is f = E |R|_F^2 with R = prod_i (I - W A'_i). Suppose the Hessian
+    stays above mu in a ball of radius r > |grad f|/mu. Then |grad f| falls at least as fast as e^{-mu t}, the flow
+    stays in the ball, and its path is no longer than |grad f|/mu. `third_derivative` bounds the change of the Hessian
+    in the ball.
     """
     end, variances = trajectory.end.A, jnp.linalg.eigvalsh(loss.task.covariance)
     primed, smallest, largest = loss.root @ end @ loss.root, variances[0], variances[-1]
@@ -53,14 +54,14 @@ def way_to_go(loss: Loss, trajectory: Trajectory) -> Float[Array, ""]:
 def third_derivative(loss: Loss, a: Float[Array, ""]) -> Float[Array, ""]:
     """A bound on the third derivative of the loss along lines of unit speed in A', where |A'_i| <= a.
 
-    Along a line in the direction D with sum_i |D_i|_F^2 = 1, let w = |W| and q = 1 + w max_i |A'_i| in the operator
-    norm. The terms of the j-th derivative of R have j factors W D_i from different layers, so its Frobenius norm is at
-    most c_j w^j q^{k-j}, c_j = j! C(k, j) k^{-j/2}, and |R|_F is at most d^{1/2} q^k. Hence
+    Let the line have direction D with sum_i |D_i|_F^2 = 1, and let w = |W| and q = 1 + w max_i |A'_i| in the operator
+    norm. The j-th derivative of R is a sum of terms with j factors W D_i from different layers. Its Frobenius norm is
+    at most c_j w^j q^{k-j} with c_j = j! C(k, j) k^{-j/2}, and |R|_F is at most d^{1/2} q^k. Hence
 
-        |f'''| <= 2 (d^{1/2} c_3 + 3 c_2 c_1) E w^3 q^{2k-3},
+    |f'''| <= 2 (d^{1/2} c_3 + 3 c_2 c_1) E w^3 q^{2k-3},
 
-    and w^3 q^{2k-3} <= a^{-3} tr (I + a W)^{2k} for a >= max_i |A'_i|, where E tr (I + a W)^{2k} is f itself at
-    A'_i = -a I.
+    and w^3 q^{2k-3} <= a^{-3} tr (I + a W)^{2k} for a >= max_i |A'_i|. The mean E tr (I + a W)^{2k} is f at A'_i = -a
+    I.
     """
     k, d = loss.layers, loss.task.dimension
     c = [math.factorial(j) * math.comb(k, j) * k ** (-j / 2) for j in range(4)]
@@ -69,10 +70,7 @@ def third_derivative(loss: Loss, a: Float[Array, ""]) -> Float[Array, ""]:
 
 
 def distance_to_identity(matrices: Float[Array, "... d d"]) -> Float[Array, "..."]:
-    """Dist(M, I) = min_alpha |M - alpha I|_F/|M|_F, with alpha = tr(M)/d.
-
-    **Source:** ahn2023, section 5.3.
-    """
+    """Dist(M, I) = min_alpha |M - alpha I|_F/|M|_F, at alpha = tr(M)/d. **Source:** ahn2023, section 5.3."""
     d = matrices.shape[-1]
     alpha = jnp.trace(matrices, axis1=-2, axis2=-1) / d
     off = matrices - alpha[..., None, None] * jnp.broadcast_to(jnp.eye(d), matrices.shape)
@@ -87,21 +85,21 @@ def preconditioned(loss: Loss | MonteCarloLoss, A: Float[Array, "... d d"]) -> F
 
 
 def distance_to_go(matrices: Float[Array, "... d d"], way: Float[Array, ""]) -> Float[Array, "..."]:
-    """How much Dist(M, I) may change while M moves by at most ``way``.
+    """A bound on the change of Dist(M, I) while M moves by at most ``way``.
 
-    Dist(M, I) is the sine of the angle between M and I. The angle changes by at most arcsin(way/|M|_F), and
-    arcsin x <= pi x/2.
+    Dist(M, I) is the sine of the angle between M and I. The angle changes by at most arcsin(way/|M|_F), and arcsin x <=
+    pi x/2.
     """
     return jnp.pi / 2 * way / jnp.linalg.norm(matrices, axis=(-2, -1))
 
 
 def loss_to_go(trajectory: Trajectory, way: Float[Array, ""]) -> Float[Array, " 1"]:
-    """How much the loss can still fall: at most |grad| times the remaining path, along which |grad| decreases."""
+    """A bound on the remaining fall of the loss: |grad| times the remaining path, because |grad| decreases along it."""
     return jnp.sqrt(trajectory.grad_norm_sq[-1:]) * way
 
 
 def flow_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The loss and the mean eigenvalues of A'_i at the end, Dist(A_i, I) at both ends and Dist(Sigma^-1, I)."""
+    """The loss and the mean eigenvalues of A'_i at the end, Dist(A_i, I) at start and end, and Dist(Sigma^-1, I)."""
     primed = preconditioned(loss, trajectory.end.A)
     means = jnp.trace(primed, axis1=1, axis2=2) / loss.task.dimension
     before, after = (distance_to_identity(model.A) for model in (trajectory.start, trajectory.end))
@@ -115,7 +113,7 @@ def flow_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 
 
 def _end(loss: Loss, trajectory: Trajectory) -> tuple[Float[Array, "k d d"], Scalar]:
-    """A'_i at the end, and a bound on how far they still move."""
+    """The A'_i at the end, and a bound on how far they still move."""
     way = jnp.linalg.norm(loss.task.covariance, 2) * way_to_go(loss, trajectory)
     return preconditioned(loss, trajectory.end.A), way
 
@@ -127,7 +125,7 @@ FIGURES_1_2 = LAYERS(problems=problems.TRAINED, spaces=spaces.SECTION_5, constan
 def preconditioner(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$\operatorname{Dist}(\Sigma^{1/2} A_i \Sigma^{1/2}, I) \to 0$ from Gaussian starts
 
-    Along gradient flow in symmetric matrices; the paper uses L-BFGS.
+    Judged along gradient flow over symmetric matrices; the paper uses L-BFGS.
     """
     primed, way = _end(loss, flow)
     return equal(distance_to_identity(primed), 0.0, 1.0, allowance=distance_to_go(primed, way))
@@ -144,7 +142,7 @@ def stays_constant(flow: Trajectory) -> Comparison:
 def tends_to_inverse(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$\operatorname{Dist}(A_i, I) \to \operatorname{Dist}(\Sigma^{-1}, I)$, which is not zero
 
-    It changes along the flow; its limit is not zero, which distinguishes the end from plain gradient descent.
+    So the distance changes along the flow. Plain gradient descent would have the distance zero.
     """
     end, expected = flow.end.A, distance_to_identity(jnp.linalg.inv(loss.task.covariance))
     allowance = distance_to_go(end, way_to_go(loss, flow))
@@ -155,8 +153,8 @@ def tends_to_inverse(loss: Loss, flow: Trajectory) -> Comparison:
 def loss_tends_to_zero(loss: Loss, flow: Trajectory) -> Comparison:
     """The loss converges to $0$
 
-    The text says "an almost 0 value". The minimum over S is 0.1336 for d = 5, n = 20, k = 3, which is 2.7 per cent of
-    5, the loss of predicting 0.
+    The text says "an almost 0 value". For d = 5, n = 20, k = 3 the minimum over S is 0.1336. That is 2.7 per cent of 5,
+    the loss of predicting 0.
     """
     return equal(flow.loss[-1:], 0.0, float(loss.task.dimension), allowance=loss_to_go(flow, way_to_go(loss, flow)))
 
@@ -169,8 +167,8 @@ def loss_tends_to_minimum(loss: Loss, flow: Trajectory) -> Comparison:
 
 @FIGURES_1_2.claim("figure-2", "Figure 2")
 def learned_matrices(loss: Loss, flow: Trajectory) -> Comparison:
-    r"""$\Sigma^{1/2} A_i \Sigma^{1/2} \to a_i I$ at the stationary point of Theorem 4, in an order that the start
-    decides
+    r"""$\Sigma^{1/2} A_i \Sigma^{1/2} \to a_i I$ at the stationary point of Theorem 4, where the start decides the
+    order of the $a_i$
     """
     primed, way = _end(loss, flow)
     ranks = jnp.argsort(jnp.argsort(jnp.trace(primed, axis1=1, axis2=2)))
@@ -216,7 +214,7 @@ def increasing(loss: Loss) -> Comparison:
     note=_ON_S + " Whether they increase depends on where training ends.",
 )
 def not_increasing_elsewhere(loss: Loss) -> Comparison:
-    r"""At some local minimum on $\mathcal{S}$ $A_0$, $A_1$, $A_2$ do not have increasing magnitude"""
+    r"""At some local minimum on $\mathcal{S}$, $A_0$, $A_1$, $A_2$ do not have increasing magnitude"""
     found = local_minima(loss)
     a = found.points[:, : loss.layers]
     falls = jnp.where(found.proper, jnp.max(a[:, :-1] - a[:, 1:], axis=1), -jnp.inf)
@@ -224,7 +222,7 @@ def not_increasing_elsewhere(loss: Loss) -> Comparison:
 
 
 def _sizes_of_the_paper(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of the experiment: layers of section 6 with d = 5, n = 10 and k = 3."""
+    """The setting of the experiment: the layers of section 6 with d = 5, n = 10 and k = 3."""
     if (foreign := layers_with_inverse_weights(loss)) is not None or not isinstance(loss, Loss):
         return foreign
     same = (loss.task.dimension, float(loss.task.context_length), loss.layers) == (5, 10.0, 3)
@@ -232,10 +230,10 @@ def _sizes_of_the_paper(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def _shares(loss: Loss, points: Points) -> Float[Array, "n moves"]:
-    """The share of drawn prompts for which X_{i+1} is better conditioned than X_i, for i + 1 < k, at points of S.
+    """At points of S, the share of random prompts for which X_{i+1} is better conditioned than X_i, for i + 1 < k.
 
-    X_{i+1} = (1 - a_i b_i W_i) X_i, with W_i the sample covariance of X_i; its eigenvalues w become
-    w (1 - a_i b_i w)^2.
+    X_{i+1} = (1 - a_i b_i W_i) X_i, where W_i is the sample covariance of X_i. So an eigenvalue w of W_i becomes w (1 -
+    a_i b_i w)^2.
     """
     k, n, d = loss.layers, int(loss.task.context_length), loss.task.dimension
     inputs = jax.random.normal(jax.random.key(0), (_PROMPTS, n, d))
@@ -252,7 +250,7 @@ def _shares(loss: Loss, points: Points) -> Float[Array, "n moves"]:
 
 
 def conditioning_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The shares of better conditioned X_1 and X_2 at the lowest minimum."""
+    """The shares of prompts with better conditioned X_1 and X_2, at the lowest minimum."""
     first, second = _shares(loss, lowest(loss)[None])[0]
     return {"share_1": first, "share_2": second}
 
@@ -282,7 +280,7 @@ def better_conditioned(loss: Loss) -> Comparison:
     "annihilates some eigenvalues, which makes X_2 worse conditioned for four prompts in five.",
 )
 def worse_conditioned(loss: Loss) -> Comparison:
-    r"""At the lowest minimum that is known on $\mathcal{S}$, $X_2$ is worse conditioned than $X_1$"""
+    r"""At the lowest known minimum on $\mathcal{S}$, $X_2$ is worse conditioned than $X_1$"""
     return at_most(_shares(loss, lowest(loss)[None])[:, -1], 0.5, allowance=_OF_SHARE)
 
 
@@ -298,7 +296,7 @@ _TRAINED = 2000.0  # the last time of the problems of two layers
 
 
 def ends(loss: MonteCarloLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The loss and Dist(B_i, I) at both ends, and |A_i|_F at the end; empty without B."""
+    """The loss and Dist(B_i, I) at start and end, and |A_i|_F at the end; empty without B."""
     if trajectory.models.B is None:
         return {}
     distances = distance_to_identity(trajectory.models.B)

@@ -1,7 +1,8 @@
 """ahn2023's layers without B: coordinates, points and matrices to evaluate them at, and minimisation.
 
-The matrices carry the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes no statement here. S is the set of
-A_i = a_i Sigma^-1. In A'_i = Sigma^{1/2} A_i Sigma^{1/2} the loss does not depend on Sigma, and A'_i = a_i I on S.
+The matrices have the sign of `MultiLayerLoss`, A_i = -(the paper's). This changes no statement here. S is the set of
+A_i = a_i Sigma^-1. With A'_i = Sigma^{1/2} A_i Sigma^{1/2} as variables the loss does not depend on Sigma, and A'_i =
+a_i I on S.
 """
 
 import equinox as eqx
@@ -26,7 +27,7 @@ _MAX_STEPS = 1000
 
 
 def basis(loss: Loss) -> Float[Array, "directions d d"]:
-    """An orthonormal basis of the matrices A' of one layer: the symmetric ones, or all."""
+    """An orthonormal basis of the matrices A' of one layer: of the symmetric matrices, or of all."""
     d = loss.task.dimension
     rows, columns = np.triu_indices(d) if loss.symmetric else np.indices((d, d)).reshape(2, -1)
     units = np.zeros((rows.size, d, d))
@@ -60,14 +61,14 @@ def on_the_set(loss: Loss, scalars: Float[Array, " k"]) -> MultiLayerAttention:
 
 @eqx.filter_jit
 def drawn_scalars(loss: Loss) -> Float[Array, "n k"]:
-    """Drawn a_i on S, as large as the best ones but far from them. At the first point all a_i are equal."""
+    """Random a_i on S, as large as the best ones but far from them. At the first point all a_i are equal."""
     drawn = jax.random.uniform(jax.random.key(0), (_DRAWN, loss.layers), minval=-0.5, maxval=1.5)
     return drawn.at[0].set(drawn[0, 0]) * jnp.max(best_scalars(loss))
 
 
 @eqx.filter_jit
 def drawn_matrices(loss: Loss, key: int) -> Float[Array, "n k d d"]:
-    """Drawn matrices A' in the space of the loss."""
+    """Random matrices A' in the space of the loss."""
     units = basis(loss)
     drawn = jax.random.normal(jax.random.key(key), (_DRAWN, loss.layers, units.shape[0]))
     return jnp.max(best_scalars(loss)) * jnp.einsum("nkm,mij->nkij", drawn, units)
@@ -87,7 +88,7 @@ def gradients(loss: Loss, points: Float[Array, "n k"]) -> Float[Array, "n k d d"
 
 @eqx.filter_jit
 def hessian_on_the_space(loss: Loss, primed: Layers) -> Float[Array, "weights weights"]:
-    """The Hessian at A' over the matrices of the space, in the coordinates A'."""
+    """The Hessian of the loss with respect to A', over the matrices of the space."""
     units = basis(loss)
     slope = jax.grad(lambda x: loss(model_of(loss, primed + jnp.einsum("km,mij->kij", x, units))))
     size = loss.layers * units.shape[0]
@@ -98,9 +99,9 @@ def hessian_on_the_space(loss: Loss, primed: Layers) -> Float[Array, "weights we
 
 @eqx.filter_jit
 def cancellation(loss: Loss) -> Scalar:
-    """The factor by which rounding errors of the loss exceed its last digit, at the worst of the drawn points of S.
+    """The factor by which rounding errors of the loss exceed its last digit, at the worst random point of S.
 
-    The terms of its sum are larger than the loss, and each rounds k d times.
+    The loss is a sum of terms larger than itself, each rounded k d times.
     """
     digits = jax.lax.map(lambda a: loss.digits(on_the_set(loss, a)), drawn_scalars(loss))
     return loss.layers * loss.task.dimension * jnp.max(10.0 ** (15.66 - digits))
@@ -110,7 +111,7 @@ def cancellation(loss: Loss) -> Scalar:
 def minimised(
     loss: Loss, directions: Float[Array, "m d d"], starts: Float[Array, "n k m"]
 ) -> tuple[Float[Array, " n"], Float[Array, "n k m"]]:
-    """The excess that BFGS reaches from each start over A'_i in the span of the directions, and the end points."""
+    """The excess that BFGS reaches from each start, and the end points. Each A'_i is in the span of the directions."""
 
     def excess(coordinates: Float[Array, "k m"]) -> Scalar:
         return loss.excess(model_of(loss, jnp.einsum("km,mij->kij", coordinates, directions)))
@@ -129,7 +130,7 @@ def many_starts(loss: Loss, directions: Float[Array, "m d d"]) -> Float[Array, "
 
 
 def landscape_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The best scalars, their loss, and the extreme eigenvalues of the Hessian in A' there."""
+    """The best scalars, their loss, and the extreme eigenvalues there of the Hessian with respect to A'."""
     values = jnp.linalg.eigvalsh(hessian_on_the_space(loss, best_primed(loss)))
     scalars = {f"a_{i}": value for i, value in enumerate(best_scalars(loss))}
     return scalars | {"loss": loss.minimum, "hessian_smallest": values[0], "hessian_largest": values[-1]}

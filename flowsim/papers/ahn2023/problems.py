@@ -1,4 +1,4 @@
-"""Problems for ahn2023's statements about one layer and several; those about the task alone start at a saddle."""
+"""Problems for ahn2023's statements about one layer and several. Statements about a task alone start at a saddle."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -61,7 +61,9 @@ def _rotated(eigenvalues: list[float], seed: int = 0) -> Document:
 
 
 def _trained(seed: int) -> Document:
-    """Section 5.3 with a covariance and a start per seed, run until the distance to the limit can be bounded."""
+    """Section 5.3 with a covariance and a start for each seed. The flow is long enough to bound the distance to its
+    limit.
+    """
     return {
         "name": f"section 5.3, seed {seed}",
         "task": {"covariance": _rotated(_DISTORTED, seed), "context_length": 20},
@@ -100,7 +102,7 @@ TRAINED = tuple(_trained(seed) for seed in range(5))
 def _sampled(
     name: str, covariance: Any, context_length: int, init: Any, *, layers: int, samples: int, t1: float
 ) -> Document:
-    """Layers with B over all matrices, with a Monte Carlo loss."""
+    """Layers with matrices B over all matrices, and a Monte Carlo loss."""
     return {
         "name": name,
         "task": {"covariance": covariance, "context_length": context_length},

@@ -1,6 +1,6 @@
-"""Drawn prompts for ahn2023's statements about single prompts, the states of the layers on them, and how these turn.
+"""Random prompts for ahn2023's statements about single prompts, the layers' states on them, and rotations of both.
 
-The weights are drawn too, in the paper's own sign of A. The literal attention layers compute covariates and labels.
+The weights are random too, and have the paper's sign of A. The literal attention layers compute covariates and labels.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ _SIZE = 0.5  # of the drawn weights, relative to the best ones
 
 
 class Drawn(NamedTuple):
-    """A prompt, the w* of its labels, the weights of a transformer, Sigma^{1/2} and an orthogonal matrix."""
+    """A prompt, the w* of its labels, the weights A and B of the layers, Sigma^{1/2} and an orthogonal matrix."""
 
     prompt: Prompt
     weight: Vector
@@ -54,14 +54,14 @@ def _draw(loss: Loss, n: int, key: Array) -> Drawn:
 
 @eqx.filter_jit
 def _draws(loss: Loss, n: int) -> Drawn:
-    """64 independent draws, stacked along a leading axis."""
+    """64 independent draws, stacked."""
     return jax.vmap(lambda key: _draw(loss, n, key))(jax.random.split(jax.random.key(0), _PROMPTS))
 
 
 def on_prompts(sides: Callable[[Drawn], tuple[Array, Array]]) -> Callable[[Loss], Comparison]:
-    """The comparison of the two arrays that ``sides`` returns per drawn prompt, relative to their largest entry.
+    """Compares the two arrays that ``sides`` returns for each random prompt, relative to their largest entry.
 
-    It is 0 = 0 where the context is too long to draw prompts.
+    Where the context is too long to draw prompts, it is 0 = 0.
     """
 
     both = eqx.filter_jit(jax.vmap(sides))
@@ -82,7 +82,7 @@ def on_prompts(sides: Callable[[Drawn], tuple[Array, Array]]) -> Callable[[Loss]
 
 
 def layers(drawn: Drawn, Z: Float[Array, "rows columns"]) -> Float[Array, "layers rows columns"]:
-    """The states Z_1, .., Z_k of (53) that follow Z."""
+    """The states Z_1, .., Z_k of (53) from Z_0 = Z."""
     d, states = drawn.weight.size, []
     for A, B in zip(drawn.A, drawn.B, strict=True):
         P = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(B).at[d, d].set(1.0)
@@ -93,12 +93,12 @@ def layers(drawn: Drawn, Z: Float[Array, "rows columns"]) -> Float[Array, "layer
 
 
 def without_B(drawn: Drawn) -> Drawn:
-    """The same draw with B = 0, so that the covariates stay fixed."""
+    """The same draw with B = 0. The covariates then stay fixed."""
     return drawn._replace(B=jnp.zeros_like(drawn.B))
 
 
 def labelled(drawn: Drawn) -> Float[Array, "rows columns"]:
-    """Z-bar_0, the embedded prompt with the query's label in it."""
+    """Z-bar_0: the embedded prompt, including the query's label."""
     return embed(drawn.prompt).at[-1, -1].set(drawn.weight @ drawn.prompt.query)
 
 
@@ -108,7 +108,9 @@ def risk(drawn: Drawn, w: Vector, truth: Vector) -> Scalar:
 
 
 def nearest_on_the_set(drawn: Drawn) -> Drawn:
-    """The point of S, A_i = a_i Sigma^-1 and B_i = b_i I, nearest in Sigma^{1/2} A_i Sigma^{1/2} and in B_i."""
+    """The nearest point of S = {A_i = a_i Sigma^-1, B_i = b_i I}. Distances are in Sigma^{1/2} A_i Sigma^{1/2} and in
+    B_i.
+    """
     d, Sigma = drawn.weight.size, drawn.root @ drawn.root
     a, b = jnp.einsum("kij,ij->k", drawn.A, Sigma) / d, jnp.einsum("kii->k", drawn.B) / d
     return drawn._replace(
@@ -117,12 +119,12 @@ def nearest_on_the_set(drawn: Drawn) -> Drawn:
 
 
 def inputs_of(drawn: Drawn) -> Columns:
-    """X_0, with the covariates of context and query as columns."""
+    """X_0: the covariates of context and query, as columns."""
     return labelled(drawn)[:-1]
 
 
 def states_from(drawn: Drawn, X: Columns) -> Float[Array, "layers rows columns"]:
-    """The states Z_0, .., Z_k of the literal layers from covariates X, with all labels <w*, x_i> in Z_0."""
+    """The states Z_0, .., Z_k of the literal layers from covariates X. Z_0 contains all labels <w*, x_i>."""
     Z = jnp.concatenate([X, (drawn.weight @ X)[None]])
     return jnp.concatenate([Z[None], layers(drawn, Z)])
 
@@ -138,7 +140,7 @@ def masked(X: Columns) -> Columns:
 
 
 def product(drawn: Drawn, X: Columns, sign: float = 1.0) -> Columns:
-    """G = X prod_i (I + sign M X_i^T A_i X_i), with 1/n absorbed in the A_i."""
+    """G = X prod_i (I + sign M X_i^T A_i X_i), where the A_i include the factor 1/n."""
     total, n = X, drawn.prompt.inputs.shape[0]
     for A, X_i in zip(drawn.A, covariates(drawn, X), strict=False):
         total = total @ (jnp.eye(X.shape[1]) + sign * masked(X_i).T @ A @ X_i / n)
@@ -146,7 +148,7 @@ def product(drawn: Drawn, X: Columns, sign: float = 1.0) -> Columns:
 
 
 def labels_by_product(drawn: Drawn, sign: float = 1.0) -> tuple[Row, Row]:
-    """w*^T G with G of `product`, and Y_k of the literal layers, both from all labels <w*, x_i>."""
+    """w*^T G with G of `product`, and the labels Y_k of the literal layers. Both start from all labels <w*, x_i>."""
     X = inputs_of(drawn)
     return drawn.weight @ product(drawn, X, sign), states_from(drawn, X)[-1, -1]
 
@@ -158,13 +160,13 @@ def _turns(drawn: Drawn) -> tuple[Matrix, Matrix]:
 
 
 def turned(drawn: Drawn, function: Callable[[Drawn, Columns], Array]) -> tuple[Array, Array]:
-    """The function at U_Sigma X_0, and U_Sigma times the function at X_0."""
+    """The function at U_Sigma X_0, and U_Sigma times its value at X_0."""
     turn, X = _turns(drawn)[0], inputs_of(drawn)
     return function(drawn, turn @ X), turn @ function(drawn, X)
 
 
 def _slope(drawn: Drawn, function: Callable[[Drawn, Columns], Array], name: str, steps: Array, X: Columns) -> Array:
-    """The derivatives of a function in each A_j, or in each B_j, along its step."""
+    """The derivatives of a function with respect to each A_j, or each B_j, along its step."""
     of = lambda matrices: function(drawn._replace(**{name: matrices}), X)
     matrices = getattr(drawn, name)
     along = [jnp.zeros_like(steps).at[j].set(steps[j]) for j in range(steps.shape[0])]
@@ -174,8 +176,8 @@ def _slope(drawn: Drawn, function: Callable[[Drawn, Columns], Array], name: str,
 def turned_slopes(drawn: Drawn, function: Callable[[Drawn, Columns], Array], name: str) -> tuple[Array, Array]:
     """The two sides of (30), (40), (45), (47) and (50), at the nearest point of S.
 
-    They are U_Sigma^-1 d/dt of the function at U_Sigma X_0 along drawn steps R_j of the A_j (name "A") or S_j of the
-    B_j ("B"), and d/dt at X_0 along the turned steps U_Sigma^T R_j U_Sigma or U_Sigma^-1 S_j U_Sigma.
+    The left side is U_Sigma^-1 times the derivative at U_Sigma X_0 along random steps R_j of the A_j (name "A") or S_j
+    of the B_j ("B"). The right side is the derivative at X_0 along U_Sigma^T R_j U_Sigma or U_Sigma^-1 S_j U_Sigma.
     """
     (turn, back), X, point = _turns(drawn), inputs_of(drawn), nearest_on_the_set(drawn)
     steps = getattr(drawn, name)

@@ -1,9 +1,10 @@
 """ahn2023's layers with B at points of S: the loss there and its minima, and the gradients over all matrices.
 
-On S = {A_i = a_i Sigma^-1, B_i = b_i I} the loss is a function F(a, b), `ScalarLayersLoss`; A has the sign of
-`MultiLayerAttention`. For the gradients the literal layers are differentiated in every entry of every matrix. Their
-error is linear in w and in the query, so the averages over both are exact. It is a polynomial of degree (3^k - 1)/2 in
-the sample covariance, so a cubature of the Wishart law averages its square exactly. Nothing there uses F(a, b).
+On S = {A_i = a_i Sigma^-1, B_i = b_i I} the loss is a function F(a, b), `ScalarLayersLoss`. A has the sign of
+`MultiLayerAttention`. The gradients are derivatives of the literal layers with respect to every entry of every matrix,
+and do not use F. The prediction error is linear in w and in the query, so its means over both are exact. It is a
+polynomial of degree (3^k - 1)/2 in the sample covariance, so a cubature of the Wishart law gives the exact mean of its
+square.
 """
 
 import functools
@@ -47,7 +48,7 @@ def on_the_set(loss: Loss) -> ScalarLayersLoss:
 
 @functools.lru_cache(maxsize=16)
 def scalar_loss(d: int, n: float, k: int) -> ScalarLayersLoss:
-    """The loss F(a, b) on S, cached because building it searches for its minimum."""
+    """The loss F(a, b) on S. It is cached because its construction searches for its minimum."""
     return ScalarLayersLoss(d, n, k, residual_stream=True)
 
 
@@ -63,7 +64,7 @@ def lowest(loss: Loss) -> Point:
 
 
 def drawn_points(loss: Loss) -> Points:
-    """Points (a, b) of S; the first is the critical point without B, where grad_A f vanishes."""
+    """Points (a, b) of S. The first is the critical point without B, where grad_A f vanishes; the others are random."""
     a = jnp.concatenate([best_scalars(loss)[None], drawn_scalars(loss)[:_DRAWN]])
     b = jax.random.uniform(jax.random.key(5), (a.shape[0], loss.layers - 1)).at[0].set(0.0)
     return jnp.concatenate([a, b], axis=1)
@@ -81,7 +82,7 @@ def scalar_slopes(loss: Loss, points: Points) -> tuple[Float[Array, "n k"], Floa
 
 
 class Minima(NamedTuple):
-    """The points of S at which minimisation ends: the loss, the scalars (a, b), and whether it is a proper minimum.
+    """The points (a, b) of S at which minimisation ends, their loss, and whether each is a proper minimum.
 
     At a proper minimum the gradient is zero and the Hessian positive definite. These come first, sorted by loss.
     """
@@ -111,7 +112,7 @@ def _minima(F: ScalarLayersLoss, starts: Points) -> Minima:
 
 
 def local_minima(loss: Loss) -> Minima:
-    """The points of S that minimisation reaches from 64 drawn starts."""
+    """The points of S that minimisation reaches from 64 random starts."""
     k = loss.layers
     starts = jax.random.uniform(jax.random.key(7), (_STARTS, 2 * k - 1))
     scale = jnp.concatenate([jnp.full(k, 2.0), jnp.ones(k - 1)])
@@ -119,7 +120,9 @@ def local_minima(loss: Loss) -> Minima:
 
 
 def minima_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The best scalars, their loss, the least loss without B, and how many different local minima 64 starts reach."""
+    """The best scalars, their loss, the least loss without B, and the number of distinct local minima reached from 64
+    starts.
+    """
     F, found = on_the_set(loss), local_minima(loss)
     values = jnp.sort(jnp.where(found.proper, found.values, found.values[0]))
     a, b = jnp.split(lowest(loss), [loss.layers])
@@ -151,7 +154,7 @@ def _size(loss: Loss) -> int:
 
 
 def within_reach(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """At least two layers, and few enough points for an exact cubature of the loss over all matrices."""
+    """At least two layers, and an exact cubature of the loss over all matrices with few enough points."""
     size = _size(loss)
     name = f"an exact cubature of at most {MOST_POINTS} sample covariances"
     layers = hypothesis("k >= 2", float(loss.layers), ">=", 2.0)
@@ -159,7 +162,7 @@ def within_reach(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
 
 
 def _sum_of_squares(model: MultiLayerAttention, root: Array, factors: Array, weights: Array) -> Scalar:
-    """The squared error of the literal layers, averaged over w and query, over covariances T T^T with weights."""
+    """The mean squared error of the literal layers over w, the query, and weighted covariances T T^T."""
     d, columns = factors.shape[1:]
     inverse = jnp.linalg.inv(root)
 
@@ -186,7 +189,7 @@ def _slopes(root: Array, chunks: tuple[Array, Array], models: tuple[Array, Array
 
 
 def _chunks(cubature: Cubature) -> tuple[Array, Array]:
-    """The cubature in chunks of equal size, the last one padded with points of weight zero."""
+    """The cubature in chunks of equal size. Points of weight zero fill the last one."""
     points = cubature.weights.size
     size = min(points, _CHUNK)
     pad = -points % size
@@ -206,7 +209,7 @@ def slopes(loss: Loss, points: Points) -> Slopes:
 
 
 def where_known(compare: Callable[[Loss], Comparison]) -> Callable[[Loss], Comparison]:
-    """The comparison where the cubature is feasible (see `within_reach`), and 0 = 0 elsewhere."""
+    """The comparison where the cubature is feasible by `within_reach`, and 0 = 0 elsewhere."""
 
     @functools.wraps(compare)
     def reached(loss):

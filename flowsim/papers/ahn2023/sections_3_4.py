@@ -1,4 +1,4 @@
-"""ahn2023's sections 3 and 4, one layer: its loss, what that depends on, its minimum, and where else a flow may end.
+"""ahn2023's sections 3 and 4, one layer: its loss, what the loss depends on, its minimum, and other ends of a flow.
 
 Sections 1 and 7 discuss the landscape around Theorem 1.
 """
@@ -39,10 +39,10 @@ ON_EVERY = SECTION.on(problems.EVERY, spaces.MASKED)
 @ON_EVERY.claim("sec-3.non-convex", "section 3, (i)")
 @eqx.filter_jit
 def not_convex(task: Task) -> Comparison:
-    """$f$ is not convex in $P$ and $Q$, even for a single layer: halfway between some two of them it is larger than the
-    mean at both
+    """$f$ is not convex in $P$ and $Q$, even for a single layer: at the midpoint of some two points it is larger than
+    the mean of its values at both
 
-    Judged halfway between (8) and (8) with the signs of b and A flipped, where all weights are zero.
+    The two points are (8), and (8) with the signs of b and A flipped. At their midpoint all weights are zero.
     """
     one, other = (MaskedAttentionLoss(task).minimizer(gamma) for gamma in (1.0, -1.0))
     halfway = in_context_loss(task, jax.tree.map(lambda x, y: (x + y) / 2, one, other))
@@ -63,7 +63,7 @@ def without_square(task: Task) -> Comparison:
     r"""The in-context loss (5) of one layer is $\mathbb{E}\bigl[[Z_0 + \operatorname{Attn}(Z_0)/n]_{d+1,n+1} + w^\top
     x^{(n+1)}\bigr]$
 
-    The expectation as printed is that of an odd function of x^(n+1), hence zero for all weights.
+    As printed, this is the expectation of an odd function of x^(n+1), so it is zero for all weights.
     """
     d, Sigma = task.dimension, task.covariance
     mean = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(Sigma).at[d, d].set(jnp.trace(Sigma))
@@ -76,15 +76,17 @@ def without_square(task: Task) -> Comparison:
 def with_square(task: Task) -> Comparison:
     r"""The in-context loss (5) of one layer is $\mathbb{E}\bigl[(b^\top C A x^{(n+1)} + w^\top x^{(n+1)})^2\bigr]$
 
-    The square that (6) lacks is there in (5), in (15) and where appendix A.1 repeats (6). Judged at drawn weights: a
-    sum of quadratic forms in b (A s)^T against the loss from the parts of the error odd and even in w.
+    (6) lacks the square; (5), (15) and appendix A.1, which repeats (6), have it. Two formulas are compared at random
+    weights. One is a sum of quadratic forms in b (A s)^T. The other splits the error into parts odd and even in w.
     """
     return on_drawn(task, lambda model: in_context_loss(task, model), MaskedAttentionLoss(task))
 
 
 def _reaches(task: Task, count: int) -> Comparison:
-    """The predictions with all of P and Q against those with only the last row of P and the first ``count`` columns of
-    Q, and against those without the first ``count`` rows of P and the last column of Q.
+    """The predictions from all of P and Q, compared with those from parts of them.
+
+    The first part is the last row of P and the first ``count`` columns of Q. The second lacks the first ``count`` rows
+    of P and the last column of Q.
     """
     d, prompts = task.dimension, prompts_of(task)
     P, Q = np.random.default_rng(1).standard_normal((2, d + 1, d + 1))
@@ -106,8 +108,8 @@ def parameters_as_printed(task: Task) -> Comparison:
     """The loss depends only on the last row of $P$ and the first $n$ columns of $Q$; the first $n$ rows of $P$ and the
     last column of $Q$ do not affect it
 
-    Judged by the predictions on 16 drawn prompts. For n < d, columns of Q that matter are left out; for n > d, the last
-    row of P is among its first n rows. At n = d, as in the last problem, the count is right.
+    Judged by the predictions on 16 random prompts. For n < d the statement leaves out columns of Q that matter. For n >
+    d the first n rows of P include the last row. At n = d, as in the last problem, it is right.
     """
     return _reaches(task, int(task.context_length))
 
@@ -117,13 +119,13 @@ def parameters(task: Task) -> Comparison:
     """The loss depends only on the last row of $P$ and the first $d$ columns of $Q$; the first $d$ rows of $P$ and the
     last column of $Q$ do not affect it
 
-    The count is d, not n, as in (7) and appendix A.1. Judged by the predictions on 16 drawn prompts.
+    The count is d, not n, as in (7) and appendix A.1. Judged by the predictions on 16 random prompts.
     """
     return _reaches(task, task.dimension)
 
 
 def _minimum_at(task: Task, gammas: Float[Array, " n"]) -> Comparison:
-    """f against its minimum, and both gradients against zero, relative to a term, at (8) re-scaled by each gamma."""
+    """At (8) re-scaled by each gamma, f equals its minimum and both gradients are zero, relative to one term each."""
     loss = MaskedAttentionLoss(task)
     f = lambda model: in_context_loss(task, model)
 
@@ -146,8 +148,8 @@ def minimum_at_8(task: Task) -> Comparison:
     r"""$b = e_{d+1}$, $A = -\begin{bmatrix} U \operatorname{diag}\bigl(1/(\tfrac{n+1}{n} \lambda_i + \tfrac{1}{n}
     \sum_k \lambda_k)\bigr) U^\top \\ 0 \end{bmatrix}$ is a global minimum of $f$
 
-    Value and gradient come from the quadratic forms of appendix A, the minimum from a sum of two squares, those of the
-    parts of the error odd and even in w.
+    The quadratic forms of appendix A give the value and the gradient. The minimum comes from the loss as a sum of two
+    squares: those of the parts of the error odd and even in w.
     """
     return _minimum_at(task, jnp.ones(1))
 
@@ -155,7 +157,7 @@ def minimum_at_8(task: Task) -> Comparison:
 @ON_EVERY.claim("theorem-1.rescaling", "Theorem 1")
 @eqx.filter_jit
 def minimum_at_rescalings(task: Task) -> Comparison:
-    r"""$b \gets \gamma b$ and $A \gets A/\gamma$ makes of (8) a global minimum again
+    r"""$b \gets \gamma b$ and $A \gets A/\gamma$ turn (8) into another global minimum
 
     Judged at gamma = 1e-3, 0.1, -1, 7 and 1e3.
     """
@@ -183,10 +185,10 @@ _AT_EQUALITY = 1e-6
 
 
 def swapped(task: Task) -> MaskedAttention:
-    """The stationary point b = (u_1, 0)/gamma_1^{1/2}, A = -e_{d+1} u_1^T/gamma_1^{1/2}.
+    """The stationary point b = (u_1, 0)/gamma_1^{1/2}, A = -e_{d+1} u_1^T/gamma_1^{1/2}, with u_1 for the largest
+    lambda.
 
-    Labels and covariates change places in the first eigendirection, that of the largest lambda; nothing is predicted in
-    the others.
+    In this eigendirection labels and covariates change places. In the others nothing is predicted.
     """
     loss = MaskedAttentionLoss(task).unmasked
     u, d = loss.eigenvectors[:, -1], task.dimension
@@ -200,7 +202,9 @@ def _in_eigenbasis(task: Task) -> Task:
 
 
 def _inertia(loss: MaskedAttentionLoss, model: MaskedAttention) -> Float[Array, " n"]:
-    """The eigenvalues of the Hessian scaled to a unit diagonal, which have the signs of its eigenvalues (Sylvester)."""
+    """The eigenvalues of the Hessian scaled to a unit diagonal. By Sylvester's law they have the signs of its
+    eigenvalues.
+    """
     H = hessian(loss, model)
     diagonal = jnp.abs(jnp.diagonal(H))
     scale = 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1.0))
@@ -214,8 +218,9 @@ def _inertia(loss: MaskedAttentionLoss, model: MaskedAttention) -> Float[Array, 
 def unique_minimum(task: Task) -> Comparison:
     """The global optimum of one layer is unique, up to the re-scaling of Theorem 1
 
-    Judged by the flat directions at (8) and by whether b = (u_1, 0), A = -e_{d+1} u_1^T/gamma_1 is a global minimum
-    too. At d = 1 it is, as C is symmetric. The text omits the re-scaling; this is not counted as an error.
+    Judged by the number of flat directions at (8), and by whether b = (u_1, 0), A = -e_{d+1} u_1^T/gamma_1 is a global
+    minimum too. At d = 1 it is one, because C is symmetric. The text omits the re-scaling; this is not counted as an
+    error.
     """
     return _unique_minimum(task)
 
@@ -238,9 +243,10 @@ def _unique_minimum(task: Task) -> Comparison:
 def unique_minimum_of_several_dimensions(task: Task) -> Comparison:
     r"""For $d \ge 2$ the global optimum of one layer is unique, up to the re-scaling of Theorem 1
 
-    Proof: at a minimum V = beta A_x + b_x alpha^T is -Gamma^-1, of rank d, and the part of the error even in w
-    vanishes, so beta alpha = 0. If beta were zero, V would have rank one; so alpha = 0 and A_x is invertible, and b_x^T
-    S A_x = 0 for every sample covariance S gives b_x = 0.
+    Proof: let b = (b_x, beta), and let A have the rows of A_x and then alpha^T. At a minimum V = beta A_x + b_x alpha^T
+    is -Gamma^-1, which has rank d. The part of the error even in w vanishes, so beta alpha = 0. If beta were zero, V
+    would have rank one. So alpha = 0, and A_x is invertible. Then b_x^T S A_x = 0 for every sample covariance S, so b_x
+    = 0.
     """
     return _unique_minimum(task)
 
@@ -248,8 +254,8 @@ def unique_minimum_of_several_dimensions(task: Task) -> Comparison:
 def _swapped_sides(task: Task) -> tuple[Scalar, Scalar]:
     """Both sides of the inequality that decides whether the Hessian at `swapped` is semidefinite.
 
-    (lambda_1/gamma_1)^2 [(1 + 2/n) (t^2 + 2 tr Sigma^2) - (t + 2 lambda_1/n)^2/(1 + 2/n)] with t = tr Sigma, and
-    n sum_{j > 1} lambda_j^2.
+    With t = tr Sigma the left side is (lambda_1/gamma_1)^2 [(1 + 2/n) (t^2 + 2 tr Sigma^2) - (t + 2 lambda_1/n)^2/(1 +
+    2/n)], and the right side is n sum_{j > 1} lambda_j^2.
     """
     loss, n = MaskedAttentionLoss(task).unmasked, task.context_length
     lam, first, t = loss.eigenvalues, loss.eigenvalues[-1], jnp.trace(task.covariance)
@@ -281,10 +287,11 @@ def swapped_minimum(task: Task) -> Comparison:
     \Sigma)^2 + 2 \operatorname{tr} \Sigma^2\bigr) - \frac{(\operatorname{tr} \Sigma + 2 \lambda_1/n)^2}{1 + 2/n}\Bigr]
     \ge n \sum_{j>1} \lambda_j^2$
 
-    Section 7 leaves open whether training can end at a stationary point other than (8). Here lambda_1 is the largest
-    eigenvalue, u_1 its eigenvector, gamma_i = ((n+1)/n) lambda_i + (1/n) tr Sigma. The loss is constant along the
-    Hessian's null directions (the re-scaling and, where lambda_1 is not simple, rotations), so the point is a local
-    minimum where the inequality is strict. Where it fails, others can take its place (theorem-1.flow).
+    Here lambda_1 is the largest eigenvalue, u_1 its eigenvector, and gamma_i = ((n+1)/n) lambda_i + (1/n) tr Sigma.
+    Section 7 leaves open whether training can end at a stationary point other than (8). The null directions of the
+    Hessian are the re-scaling and, where lambda_1 is not simple, rotations. The loss is constant along them, so the
+    point is a local minimum where the inequality is strict. Where it fails, there can be other local minima
+    (theorem-1.flow).
     """
     task = _in_eigenbasis(task)
     loss, model = MaskedAttentionLoss(task), swapped(task)
@@ -313,8 +320,8 @@ def swapped_minimum(task: Task) -> Comparison:
 def flow_ends_elsewhere(loss: MaskedAttentionLoss, flow: Trajectory) -> Comparison:
     """The gradient flow of $f(b, A)$ can end at a local minimum above the global one
 
-    Shown by examples: what section 7 calls possible does happen. A flow that reaches the global minimum says nothing
-    about it. At the end of these flows no eigenvalue of the Hessian is negative; the zero ones belong to the re-scaling
-    and, for equal eigenvalues of Sigma, to rotations.
+    Examples show this; section 7 calls it possible. A flow that reaches the global minimum neither shows nor refutes
+    it. At the end of the examples no eigenvalue of the Hessian is negative. The zero ones belong to the re-scaling and,
+    for equal eigenvalues of Sigma, to rotations.
     """
     return ends_above_the_minimum(loss, flow)

@@ -1,8 +1,8 @@
-"""ahn2023's sections 5 and 6: layers as preconditioned gradient descent, Theorems 3 to 5, and what the B_i add.
+"""ahn2023's sections 5 and 6: layers as preconditioned gradient descent, Theorems 3 to 5, and the effect of the B_i.
 
-Statements about single prompts are judged on drawn prompts with drawn weights, in the paper's own sign of A. Theorems 3
-to 5 are judged in the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes no statement here. S is
-{A_i = a_i Sigma^-1, B_i = b_i I}.
+Statements about single prompts are judged on random prompts with random weights, in the paper's sign of A. Theorems 3
+to 5 use the sign of `MultiLayerLoss`, A_i = -(the paper's). This changes no statement here. S is {A_i = a_i Sigma^-1,
+B_i = b_i I}.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ from flowsim.papers.ahn2023.settings import LAYERS, several_layers, two_isotropi
 
 
 def _descents(drawn: prompts.Drawn, *, own: bool) -> Float[Array, "layers d"]:
-    """The steps w_1, .., w_k of (11) from w_0 = 0, with R_{w*}; own: with R_{w_k}, as printed there."""
+    """The steps w_1, .., w_k of (11) from w_0 = 0, with R_{w*}; if ``own``, with R_{w_k}, as printed there."""
     w, steps = jnp.zeros_like(drawn.weight), []
     for A in drawn.A:
         w = w + A @ jax.grad(prompts.risk, argnums=1)(drawn, w, w if own else drawn.weight)
@@ -53,7 +53,7 @@ def _descents(drawn: prompts.Drawn, *, own: bool) -> Float[Array, "layers d"]:
 
 
 def _predictions(drawn: prompts.Drawn) -> prompts.Row:
-    """The predictions -y_i^{(n+1)} after each layer, from the model cut off there."""
+    """The predictions -y_i^{(n+1)} after each layer: those of the model with only the layers up to it."""
     cut = range(1, drawn.A.shape[0] + 1)
     return jnp.stack([MultiLayerAttention(-drawn.A[:i], symmetric=False)(drawn.prompt) for i in cut])
 
@@ -67,8 +67,8 @@ def lemma_2(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
     r"""After layer $i$ the model predicts $\langle x^{(n+1)}, w_i \rangle$, with $w_0 = 0$ and $w_{i+1} = w_i + A_i
     \nabla R_{w_\star}(w_i)$
 
-    Judged on 64 drawn prompts with drawn weights, after every layer. A_0, .., A_k are k + 1 layers, which the paper
-    counts as k; "(64) is equivalent to" should name (63), and w^gd := -theta_k is meant for every layer.
+    Judged on 64 random prompts with random weights, after every layer. The paper counts A_0, .., A_k as k layers; they
+    are k + 1. "(64) is equivalent to" should name (63), and w^gd := -theta_k should hold for every layer.
     """
     return _descents(drawn, own=False) @ drawn.prompt.query, _predictions(drawn)
 
@@ -78,8 +78,8 @@ def lemma_2(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
 def eq_11(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
     r"""Lemma 2 with $w_{k+1} = w_k + A_k \nabla R_{w_k}(w_k)$
 
-    R_{w_k} is minimal at w_k itself, so the iteration as printed never moves; R_{w*} is meant, as in Lemma 2. The
-    misprint may be the paper's or that of its extracted text.
+    R_{w_k} is minimal at w_k, so the printed iteration never moves. Lemma 2 has R_{w*} instead. The misprint may be the
+    paper's or that of its extracted text.
     """
     return _descents(drawn, own=True) @ drawn.prompt.query, _predictions(drawn)
 
@@ -102,8 +102,8 @@ ISOTROPIC = SECTION_5.on(
 def theorem_3(loss: Loss) -> Comparison:
     r"""For two layers and $\Sigma = I$ some diagonal $A_0$, $A_1$ minimise $f$ over symmetric matrices
 
-    The least loss from 16 starts over symmetric pairs against that from 16 starts over diagonal pairs. The indices of
-    the products in the proof run sometimes from 1 to 2 and sometimes from 0 to 1.
+    The least loss from 16 starts over symmetric pairs is compared with that from 16 starts over diagonal pairs. In the
+    proof, the indices of products run sometimes from 1 to 2 and sometimes from 0 to 1.
     """
     everywhere, diagonal = (_lowest(many_starts(loss, units)) for units in (basis(loss), diagonals(loss)))
     return rounded(equal(everywhere, diagonal, loss.minimum), cancellation(loss))
@@ -114,14 +114,14 @@ def theorem_3_multiples(loss: Loss) -> Comparison:
     r"""For $k = 2$ and $\Sigma = I$ two different multiples of $I$, in either order, minimise $f$ over symmetric
     matrices
 
-    Sharper than the theorem, but found by minimisation from 16 starts, not proved: the step sizes differ between
-    layers, not between coordinates.
+    This is sharper than the theorem: the step size depends on the layer but not on the coordinate. Minimisation from 16
+    starts shows it; it is not proved.
     """
     return rounded(equal(_lowest(many_starts(loss, basis(loss))), 0.0, loss.minimum), cancellation(loss))
 
 
 def _distorted(drawn: prompts.Drawn) -> tuple[Matrix, Array, Array, Array]:
-    """W with W W^T = Sigma, w-bar ~ N(0, I), x_i = W x-bar_i and y_i = <x-bar_i, w-bar>, for x-bar_i ~ N(0, I)."""
+    """W with W W^T = Sigma, w-bar ~ N(0, I), and x_i = W x-bar_i and y_i = <x-bar_i, w-bar> for x-bar_i ~ N(0, I)."""
     W, latent = drawn.root @ drawn.turn, drawn.root @ drawn.weight
     hidden = drawn.prompt.inputs @ jnp.linalg.inv(drawn.root)
     return W, latent, hidden @ W.T, hidden @ latent
@@ -141,8 +141,8 @@ def distorted_printed(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""With $x = W \bar x$, $\Sigma = W W^\top$ and $w_\star = \Sigma^{-1/2} \bar w$, $y = \langle \bar x, \bar w
     \rangle$ is $\langle x, w_\star \rangle$
 
-    True only for W = Sigma^{1/2}: x^T Sigma^{-1/2} wbar = xbar^T W^T Sigma^{-1/2} wbar. Judged at W = Sigma^{1/2} U
-    with drawn orthogonal U.
+    This is true only for W = Sigma^{1/2}, because <x, w*> = xbar^T W^T Sigma^{-1/2} wbar. Judged at W = Sigma^{1/2} U
+    with random orthogonal U.
     """
     _, latent, observed, labels = _distorted(drawn)
     return observed @ jnp.linalg.inv(drawn.root) @ latent, labels
@@ -154,7 +154,7 @@ def distorted_corrected(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""With $x = W \bar x$, $\Sigma = W W^\top$ and $w_\star = W^{-\top} \bar w$, $y = \langle \bar x, \bar w \rangle$
     is $\langle x, w_\star \rangle$
 
-    W^{-T} wbar has the law N(0, Sigma^-1) too, which is all that Theorem 4 needs.
+    This w* also has the law N(0, Sigma^-1). Theorem 4 needs no more.
     """
     W, latent, observed, labels = _distorted(drawn)
     return observed @ jnp.linalg.solve(W.T, latent), labels
@@ -179,7 +179,7 @@ def hessian_printed(drawn: prompts.Drawn) -> tuple[Array, Array]:
 def hessian_corrected(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""The Hessian of (10) is $X X^\top/n$
 
-    Differentiating the square cancels the 1/2 of (10). Likewise E[X X^T] is n Sigma, not Sigma.
+    The second derivative of the square cancels the 1/2 of (10). Likewise E[X X^T] is n Sigma, not Sigma.
     """
     return _hessians(drawn)
 
@@ -197,7 +197,7 @@ def _invertible(loss: Any, start: Any) -> list[Hypothesis]:
 def newton(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""For any fixed prompt one layer with $A_0 = -n (X X^\top)^{-1}$, Newton's method, predicts the query's label
 
-    The text says only that A_0 is proportional to (X X^T)^-1; the factor is that of the Hessian X X^T/n.
+    The text says only that A_0 is proportional to (X X^T)^-1. The Hessian X X^T/n gives the factor.
     """
     inputs = drawn.prompt.inputs
     A = -jnp.linalg.inv(inputs.T @ inputs / inputs.shape[0])
@@ -210,8 +210,9 @@ def newton(drawn: prompts.Drawn) -> tuple[Array, Array]:
 def theorem_4(loss: Loss) -> Comparison:
     r"""$\inf$ over $\mathcal{S}$ of $\sum_i \lVert \nabla_{A_i} f \rVert_F^2$ is $0$
 
-    Judged by the gradient over all matrices at the best a_i, which are the reciprocals of the zeros of the orthogonal
-    polynomial of degree k for x times the mean spectrum. The infimum of footnote 1 is attained.
+    Judged by the gradient over all matrices at the best a_i, where the infimum of footnote 1 is attained. The best a_i
+    are the reciprocals of the zeros of an orthogonal polynomial of degree k. Its weight is x times the mean spectral
+    density of the whitened sample covariance.
     """
     best = best_scalars(loss)
     squares = jnp.sum(gradients(loss, jnp.stack([best, jnp.zeros_like(best)])) ** 2, axis=(1, 2, 3))
@@ -223,7 +224,7 @@ def theorem_4_minimum(loss: Loss) -> Comparison:
     r"""$A_i \propto \Sigma^{-1}$ is ``locally optimal'': the Hessian over all matrices is positive definite at the best
     of $\mathcal{S}$
 
-    The text says that this appears to be so; Theorem 4 does not assert it. The minimum is isolated.
+    So the minimum is isolated. The text says that local optimality appears to hold; Theorem 4 does not assert it.
     """
     values = jnp.linalg.eigvalsh(hessian_on_the_space(loss, best_primed(loss)))
     return rounded(at_least(values[:1], 0.0, size=values[-1]), values[-1] / jnp.abs(values[0]))
@@ -236,7 +237,7 @@ def every_start(loss: Loss) -> Comparison:
     r"""The best point of $\mathcal{S}$ is a global minimum, as it ``appears'': many starts over all matrices end at its
     loss
 
-    Each of 16 Gaussian starts reaches it. This is evidence, not a proof.
+    Judged from 16 Gaussian starts. This is evidence, not a proof.
     """
     return rounded(equal(many_starts(loss, basis(loss)), 0.0, loss.minimum), cancellation(loss))
 
@@ -269,15 +270,15 @@ def theorem_5(loss: Loss) -> Comparison:
 def other_minima(loss: Loss) -> Comparison:
     r"""With $B$ the loss on $\mathcal{S}$ has local minima above the lowest
 
-    Without B every local minimum on S is a global one. Descent can also run off to infinity, with a_i -> 0 at a fixed
-    a_i b_i: such a layer moves the covariates but not the labels.
+    Without B every local minimum on S is a global one. Descent can also diverge, with a_i -> 0 at a fixed a_i b_i. Such
+    a layer moves the covariates but not the labels.
     """
     found, least = local_minima(loss), on_the_set(loss).minimum
     return at_least(jnp.max(jnp.where(found.proper, found.values, least))[None], least, size=least)
 
 
 def _curved(drawn: prompts.Drawn, metric: Matrix) -> tuple[Array, Array]:
-    """X_{i+1} against X_i (I - |a_i b_i| M X_i^T metric X_i), on S with a_i < 0 < b_i."""
+    """X_{i+1} and X_i (I - |a_i b_i| M X_i^T metric X_i), on S with a_i < 0 < b_i."""
     point, n = prompts.nearest_on_the_set(drawn), drawn.prompt.inputs.shape[0]
     d, Sigma = drawn.weight.size, drawn.root @ drawn.root
     a, b = jnp.einsum("kij,ij->k", point.A, Sigma) / d, jnp.einsum("kii->k", point.B) / d
@@ -298,7 +299,7 @@ def curvature_printed(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""On $\mathcal{S}$ with $a_i < 0 < b_i$, $X_{i+1} = X_i (I - \lvert a_i b_i \rvert M X_i^\top X_i)$, with $1/n$ in
     the $a_i$
 
-    The text states it with an approximate sign, at learned weights, which are near S. It holds for Sigma = I.
+    The text has an approximate sign, at learned weights near S. Equality holds for Sigma = I.
     """
     return _curved(drawn, jnp.eye(drawn.weight.size))
 
@@ -309,6 +310,6 @@ def curvature_corrected(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""On $\mathcal{S}$ with $a_i < 0 < b_i$, $X_{i+1} = X_i (I - \lvert a_i b_i \rvert M X_i^\top \Sigma^{-1} X_i)$,
     with $1/n$ in the $a_i$
 
-    With the Sigma^-1 of A_i = a_i Sigma^-1.
+    The factor Sigma^-1 is that of A_i = a_i Sigma^-1.
     """
     return _curved(drawn, jnp.linalg.inv(drawn.root @ drawn.root))

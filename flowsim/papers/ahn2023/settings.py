@@ -1,4 +1,4 @@
-"""What ahn2023's statements assume: the settings of its sections, and the hypotheses that they share."""
+"""The settings of ahn2023's sections, and hypotheses that several statements share."""
 
 import functools
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def two_isotropic_layers(loss: MultiLayerLoss, start: MultiLayerAttention) -> li
 
 
 def several_layers(loss: MultiLayerLoss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """At least two layers, so that there are some to exchange."""
+    """At least two layers, so that layers can be exchanged."""
     return [hypothesis("k >= 2", float(loss.layers), ">=", 2.0)]
 
 
@@ -70,7 +70,7 @@ def anisotropic(loss: MultiLayerLoss, start: MultiLayerAttention) -> list[Hypoth
 
 
 def sampled_layers(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of Theorem 5, with a Monte Carlo loss that has no exact form."""
+    """The setting of Theorem 5 where the loss is a Monte Carlo loss without an exact form."""
     fits = isinstance(loss, MonteCarloLoss) and loss.exact is None and loss.task.weights == "inverse-covariance"
     return None if fits else unmet("a loss by prompts alone, w ~ N(0, Sigma^-1)")
 
