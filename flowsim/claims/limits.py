@@ -210,6 +210,12 @@ def limit(
     return value[None], jnp.asarray(bound).reshape(value.shape)[None]
 
 
+def known_limit(flow: Trajectory) -> PyTree | None:
+    """The limit of a flow in a proof, in which it is the last model; None elsewhere."""
+    end = _END.get()
+    return flow.end if end is not None and end.remaining == 0 and _is_traced(flow) else None
+
+
 def _is_traced(flow: Trajectory) -> bool:
     return not all(is_concrete(leaf) for leaf in jax.tree.leaves((flow.models, flow.way_to_go)))
 

@@ -155,6 +155,10 @@ class AbstractSpec(AbstractTable, frozen=True, metaclass=_AbstractTables):
         """Functions of the model that are recorded along the flow, by name."""
 
     @abc.abstractmethod
+    def start_from_tables(self) -> PyTree | None:
+        """The start, computed from the numbers of the tables, also inside a trace. None if a user's function does."""
+
+    @abc.abstractmethod
     def own(self, kind: type[Kind]) -> list[Kind]:
         """The objects of a class that the file of the problem defines, without duplicates."""
 

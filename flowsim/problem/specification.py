@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import jax
 import msgspec
+from jaxtyping import PyTree
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim._core.types import Document, Tables
 from flowsim.losses.prompt_risk import check_model
 from flowsim.problem import toml
-from flowsim.problem.architecture import Curve
+from flowsim.problem.architecture import Curve, Task
 from flowsim.problem.architectures import architecture_of
 from flowsim.problem.base import AbstractSpec, FlowTable, Kind, Observable, Problem, fields_of
 from flowsim.problem.init_table import InitTable
@@ -86,13 +87,22 @@ class ProblemSpec(AbstractSpec, frozen=True):
     def own(self, kind: type[Kind]) -> list[Kind]:
         return []
 
+    def start_from_tables(self) -> PyTree | None:
+        return self._start(self._task())
+
+    def _task(self) -> Task:
+        with fields_of("task"):
+            return self.task.spectrum() if self.flow.restrict == "eigenbasis" else self.task.build()
+
+    def _start(self, task: Task) -> PyTree:
+        known = architecture_of(self.model.architecture)
+        with fields_of("init"):
+            return known.make_start(self.init, task, self.model, self.flow.restrict)
+
     def build(self, *, mesh: jax.sharding.Mesh | None = None) -> Problem:
         checks.require_float64()
-        known = architecture_of(self.model.architecture)
-        with fields_of("task"):
-            task = self.task.spectrum() if self.flow.restrict == "eigenbasis" else self.task.build()
-        with fields_of("init"):
-            start = known.make_start(self.init, task, self.model, self.flow.restrict)
+        known, task = architecture_of(self.model.architecture), self._task()
+        start = self._start(task)
         with fields_of("loss" if self.loss.kind == "monte-carlo" else "model"):
             loss = known.make_loss(self.model, task, self.loss, self.flow.restrict, mesh)
         if self.test is None or isinstance(task, SpectralRegression):

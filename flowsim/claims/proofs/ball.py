@@ -1,6 +1,8 @@
-"""The ball at the end of a flow: where it is, and the fields along which the loss is constant there."""
+"""The ball at the end of a flow, the fields along which the loss is constant, and the limit of the flow."""
 
+import contextlib
 import functools
+import itertools
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -24,30 +26,42 @@ _WIDER = 1 + 2.0**-5  # times the remaining length: the radius
 _SMALLEST = 1e-4  # of the weights: a radius at which sides that touch may meet in the limit
 _LEAST_APART = 1e-12  # of the weights, by which the sides in the limit must fail
 
+_BITS = 1024  # of the numbers of a limit that are recognized
+_EXACT, _LARGEST_DENOMINATOR = 2.0**-900, 2**300  # their error, and how large the denominators may be
+_STEPS = 12  # of Newton's method
+_DEGREES = (2, 4)  # of roots of rational numbers
+_MOST_ROOTS = 3
+
 Field = list[list[int | str]]  # its entries, as [row, column, number]
 
 
-def with_the_end(certificate: Document, followed: FollowedFlow) -> Document:
+def with_the_end(certificate: Document, followed: FollowedFlow, *, in_the_limit: bool) -> Document:
     """Complete a certificate with pieces of the path until the flow is in a ball at all of whose points the statement
-    is shown to hold, or to fail.
+    is shown to hold, or to fail. If its sides meet in the limit, the limit is given by exact numbers.
+
+    **Arguments:** in_the_limit: whether the statement is about the limit alone.
 
     **Raises:** `OpenError` if no such ball is found.
     """
-    if any(operation[::2] == ["input", "t"] for operation in certificate["sides"]["operations"]):
-        raise OpenError("its sides depend on the time, and are judged at all later times together")
     refutes = certificate["verdict"] == "refuted"
     with flint.ctx.workprec(PRECISION):
         statement = checker.Statement(certificate)
         for pieces, end, ball in _balls(followed):
-            slack = ball.slack(statement)
+            found = certificate | {"loss": followed.program, "pieces": pieces, "end": end} | followed.digits.fields
+            slack, smallest = ball.slack(statement), _LEAST_APART if refutes else _SMALLEST
             fails, holds = any(x < 0 for x in slack), all(x >= 0 for x in slack)
             if fails if refutes else holds:
-                return certificate | {"loss": followed.program, "pieces": pieces, "end": end} | followed.digits.fields
+                return found
             if fails or holds:
                 raise OpenError(f"the statement {'fails' if fails else 'holds'} in the ball at the end")
-            if ball.radius < (_LEAST_APART if refutes else _SMALLEST) * checker.length(statement.start).max(
-                checker.length(ball.centre)
-            ):
+            if not refutes and (limit := _limit(followed)):
+                found |= {"limit": limit, "about": "the limit" if in_the_limit else "all times"}
+                known = ending.Limit(found, statement, ball)
+                smallest = _LEAST_APART
+                with contextlib.suppress(checker.RefusedError):  # what a smaller ball may show
+                    known.show() if in_the_limit else known.show_around(slack)
+                    return found
+            if ball.radius < smallest * checker.length(statement.start).max(checker.length(ball.centre)):
                 raise OpenError("its sides may meet in the limit")
     raise OpenError("the flow is not seen to end in a ball that it cannot leave")
 
@@ -135,6 +149,84 @@ def _fields(followed: FollowedFlow, n: int) -> list[Field]:
             continue
         found.append(field)
     return found
+
+
+@functools.lru_cache(maxsize=4)
+def _limit(followed: FollowedFlow) -> Document | None:
+    """The program of the limit of a flow: rational numbers times roots of rational numbers. None if it is another."""
+    _, _, ball = next(_balls(followed))
+    with flint.ctx.workprec(_BITS):
+        loss = checker.Program(followed.program)
+        point = _converged(loss, ball, list(map(arb, checker.Program(followed.of_start)())))
+        return None if point is None else _recognized(point)
+
+
+def _converged(loss: checker.Program, ball: ending.Ball, start: list[arb]) -> list[arb] | None:
+    """The point near a centre where the gradient is zero and quadratic functions have the values of the start."""
+    middles = lambda numbers: [arb(x).mid() for x in numbers]
+    x, start = ball.centre, middles(start)
+    for _ in range(_STEPS):
+        down = middles(checker.coefficient(slope, 0) for slope in loss.field(x))
+        rows = list(map(middles, checker.hessian(loss, x)))
+        for field in ball.fields:
+            v = middles(ending.at(field, x))
+            parts = (checker.number(a) * ([*start, 2][j] * start[i] - [*x, 2][j] * x[i]) for i, j, a in field)
+            off = (sum(parts, arb(0)) / 2).mid()
+            down = middles(a + off * b for a, b in zip(down, v, strict=True))
+            rows = [middles(c + a * b for c, b in zip(row, v, strict=True)) for row, a in zip(rows, v, strict=True)]
+        step = flint.arb_mat(rows).solve(flint.arb_mat([[a] for a in down]), nonstop=True, algorithm="approx").entries()
+        x = middles(a + b for a, b in zip(x, step, strict=True))
+        if all(abs(a) < _EXACT for a in step):
+            return x
+    return None
+
+
+def _recognized(point: list[arb]) -> Document | None:
+    """The program of numbers that are rational, or rational multiples of products of a few roots."""
+    roots: list[tuple[arb, Fraction, int]] = []  # their values, radicands and degrees
+    factors: list[Fraction] = []
+    powers: list[tuple[int, ...]] = []
+    for x in point:
+        if (found := _multiple(x, roots)) is None:
+            radicands = ((_rational(checker.power(x, degree)), degree) for degree in _DEGREES)
+            radicand, degree = next(((one, degree) for one, degree in radicands if one is not None), (None, 0))
+            if radicand is None or len(roots) == _MOST_ROOTS:
+                return None
+            roots.append((abs(x), radicand, degree))
+            found = Fraction(1 if x > 0 else -1), (0,) * (len(roots) - 1) + (1,)
+        factors.append(found[0])
+        powers.append(found[1])
+    operations: list[list] = [["number", [], ["1"]], ["number", [], list(map(str, factors))]]
+    result = 1
+    for k, (_, radicand, degree) in enumerate(roots):
+        operations.append(["number", [], [str(radicand)]])
+        operations += [["sqrt", [len(operations) + i - 1], None] for i in range(degree // 2)]
+        root = len(operations) - 1
+        operations += [["power", [root], exponent] for exponent in range(1, degree)]
+        chosen = [0, *range(root + 1, root + degree)]
+        operations.append(["take", chosen, [one[k] if k < len(one) else 0 for one in powers]])
+        operations.append(["mul", [result, len(operations) - 1], None])
+        result = len(operations) - 1
+    return {"operations": operations, "result": result}
+
+
+def _multiple(x: arb, roots: list[tuple[arb, Fraction, int]]) -> tuple[Fraction, tuple[int, ...]] | None:
+    """A number as a rational multiple of a product of powers of roots, and these powers; None if it is no such."""
+    for powers in itertools.product(*(range(degree) for _, _, degree in roots)):
+        product = arb(1)
+        for (root, _, _), power in zip(roots, powers, strict=True):
+            product = product * checker.power(root, power) if power else product
+        if (factor := _rational(x / product)) is not None:
+            return factor, powers
+    return None
+
+
+def _rational(x: arb) -> Fraction | None:
+    """A number as a fraction with a denominator that is not too large; None if it is not so near to any."""
+    mantissa, exponent = x.mid().man_exp()
+    exact = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+    near = exact.limit_denominator(_LARGEST_DENOMINATOR)
+    return near if abs(exact - near) <= Fraction(_EXACT) else None
 
 
 def _reduced(basis: Float[np.ndarray, "k n"]) -> Float[np.ndarray, "k n"]:

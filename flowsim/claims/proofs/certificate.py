@@ -22,7 +22,7 @@ from flowsim.claims.claim import Claim, Comparison, Sides
 from flowsim.claims.limits import End, ending_at
 from flowsim.claims.proofs import checker, ending, identities
 from flowsim.claims.proofs.ball import with_the_end
-from flowsim.claims.proofs.domain import Domain, numbers_of, rebuilt, refuse_sampled
+from flowsim.claims.proofs.domain import Domain, as_decimals, numbers_of, rebuilt, refuse_sampled
 from flowsim.claims.proofs.path import PRECISION, FollowedFlow, OpenError
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
@@ -112,9 +112,8 @@ def certify(
         raise OpenError(f"it says nothing of this problem: not met: {'; '.join(missing)}")
     where = _Problem(loss, start, Domain(loss, start))
     in_the_limit = claim.along_flow and _is_of_the_limit(claim, where)
-    if in_the_limit and not refutes:
-        raise OpenError("it is about the limit, of which claims are refuted and not proved")
     sides, is_equality = _sides(claim, where, refutes, in_the_limit)
+    followed = followed or FollowedFlow(loss, start) if claim.along_flow else None
     certificate: Document = {
         "version": checker.VERSION,
         "made by": f"flowsim {VERSION}",
@@ -125,15 +124,14 @@ def certify(
         "problem": problem,
         "weights": _names(start),
         "sides": sides,
-        "start": {"operations": [["number", [], decimals(np.asarray(ravel_pytree(start)[0]))]], "result": 0},
+        "start": followed.of_start if followed else as_decimals(start),
         "pieces": [],
     }
     if not in_the_limit:
         _check_sides(certificate, claim, where, t1 if t1 and t1 < math.inf else 1.0)
-    followed = followed or FollowedFlow(loss, start) if claim.along_flow else None
     if followed and in_the_limit:
         try:
-            found = _of_the_end(certificate, followed)
+            found = _of_the_end(certificate, followed, in_the_limit=True)
         except _REFUSED as error:
             raise OpenError(str(error)) from error
         _check_limit(found, claim, where)
@@ -176,9 +174,9 @@ def _of_equality(certificate: Document, of_loss: Document) -> Document:
     return kept
 
 
-def _of_the_end(certificate: Document, followed: FollowedFlow) -> Document:
-    """The certificate that an inequality holds for all t, or fails in the limit, as the flow ends in a ball."""
-    kept = with_the_end(certificate | {"version": ending.VERSION}, followed)
+def _of_the_end(certificate: Document, followed: FollowedFlow, *, in_the_limit: bool = False) -> Document:
+    """The certificate of what holds for all t, or holds or fails in the limit, as the flow ends in a ball."""
+    kept = with_the_end(certificate | {"version": ending.VERSION}, followed, in_the_limit=in_the_limit)
     kept["digest"] = ending.digest(kept)
     ending.check(kept)
     return kept
@@ -226,7 +224,7 @@ def _sides(claim: Claim, problem: _Problem, refutes: bool, in_the_limit: bool) -
         (identity,) = constants(lambda **given: compared(**given).identity, **inputs)
         rows = slice(1 if claim.along_flow and not in_the_limit else 0, None)
         _check_promise(lambda **given: compared(**given).promised[rows], inputs, refutes)
-        if not refutes and not _is_zero(lambda **given: compared(**given).allowance[rows], inputs):
+        if not (refutes or in_the_limit) and not _is_zero(lambda **given: compared(**given).allowance[rows], inputs):
             raise OpenError("it has an allowance, within which it is not proved")
 
         def slack(**given: PyTree) -> Sides:
@@ -304,10 +302,13 @@ def _largest(*sides: ArrayLike) -> float:
 
 
 def _check_limit(certificate: Document, claim: Claim, problem: _Problem) -> None:
-    """Refuse sides that fail at the end and are not those of the claim there, as where it reads what was before."""
+    """Refuse sides that are not those of the claim at the end, as where it reads what was before. In a refutation only
+    those that fail there count.
+    """
+    refutes = certificate["verdict"] == "refuted"
     with flint.ctx.workprec(PRECISION):
         ball = ending.Ball(checker.Program(certificate["loss"]), certificate["end"])
-        fails = np.asarray([bool(x < 0) for x in ball.slack(checker.Statement(certificate))])
+        count = np.asarray([bool(x < 0) or not refutes for x in ball.slack(checker.Statement(certificate))])
         end = np.asarray([float(x) for x in ball.centre])
     share = 1.0 + 4 * np.max(np.abs(end - problem.weights)) / problem.domain.size
     for seed in range(_DRAWS):
@@ -317,7 +318,7 @@ def _check_limit(certificate: Document, claim: Claim, problem: _Problem) -> None
         times = jnp.arange(float(len(rows)))
         theirs = _compared(claim, problem.loss, times, problem.models(rows), problem.start)
         agree = _agreement(certificate, theirs, np.nan, rows[0], end)
-        if agree is None or not np.all(agree[fails]):
+        if agree is None or not np.all(agree[count]):
             raise OpenError("its sides in the limit depend on more than the start and the end")
 
 

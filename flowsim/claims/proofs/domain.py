@@ -2,18 +2,29 @@
 
 import dataclasses
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import flint
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flint import arb
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from flowsim._core import checks
+from flowsim._core.balls.operations import UndecidedError
+from flowsim._core.types import Document
+from flowsim.claims.proofs import checker
+from flowsim.claims.proofs.program import program
+from flowsim.claims.proofs.writer import decimals
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.losses.base import MinimumKind
+
+_NEAR = 1e-9  # of the weights, to which a start that is computed exactly must agree with the start
+_BITS = 128
 
 
 class Domain:
@@ -143,6 +154,24 @@ def numbers_of(loss: AbstractPopulationLoss) -> frozenset[float] | None:
     tasks = filter(is_task, jax.tree.leaves(loss, is_leaf=is_task))
     leaves = jax.tree.leaves(eqx.filter(list(tasks), eqx.is_inexact_array))
     return frozenset(float(x) for leaf in leaves for x in np.ravel(leaf))
+
+
+def as_decimals(start: PyTree) -> Document:
+    """The program of the weights of a start, each the decimal in which it is written."""
+    return {"operations": [["number", [], decimals(np.asarray(ravel_pytree(start)[0]))]], "result": 0}
+
+
+def exactly_computed(exact_start: Callable[[], PyTree | None], start: PyTree) -> Document | None:
+    """The program of a start that is computed from numbers; None if that is no program, or gives another start."""
+    try:
+        found = program(lambda: eqx.filter(exact_start(), eqx.is_inexact_array))
+    except (UndecidedError, ValueError, jax.errors.JAXTypeError):
+        return None
+    with flint.ctx.workprec(_BITS):
+        values = np.asarray([float(x) for x in map(arb, checker.Program(found)())])
+    weights = np.asarray(ravel_pytree(start)[0])
+    near = _NEAR * float(np.max(np.abs(weights), initial=0.0))
+    return found if values.shape == weights.shape and np.all(np.abs(values - weights) <= near) else None
 
 
 def _unknown(tree: PyTree) -> PyTree:

@@ -1,4 +1,4 @@
-"""A checker of what holds for all t, or fails in the limit: `python ending.py CERTIFICATE.json` ends with 0 on a proof.
+"""A checker of claims about all t or about the limit: `python ending.py CERTIFICATE.json` ends with 0 on a proof.
 
 It needs python-flint alone, and `checker.py` and `identities.py` in the same folder. The certificate is one of
 `checker.py` for some pieces of time, until T, with the ball at the end: a centre c, a radius R, a number m and affine
@@ -12,9 +12,27 @@ As g' = -(Hess L) g along the flow and <v_j, g> = 0, |g|' <= -m |g| in the ball,
 path is at most |g(x(T))|/m and the flow never leaves the ball. The sides are then bounded at all of its points,
 whatever t is: what holds at all of them holds from T on, and what fails at all of them fails from T on and in the
 limit.
+
+A certificate may also give a point x* by exact numbers. Then every v_j is the gradient of a quadratic q_j, which the
+flow conserves, and the checker shows, with polynomials, that
+
+4. x* is in the ball, g(x*) = 0, q_j(x*) = q_j(x(0)), and a weight that stays zero is zero in x*.
+
+Then x* is the limit of the flow. For the true limit y is in the ball, too, with g(y) = 0 and q_j(y) = q_j(x*). With
+d = y - x*, the mean M of Hess L between the two, and v_j in the middle between them, <d, M d> = <d, g(y) - g(x*)> = 0
+and <v_j, d> = q_j(y) - q_j(x*) = 0, so that d = 0 by 2. A statement about the limit is computed at x*. If the slack of
+a statement for all t is a polynomial s, it is shown from T on by
+
+5. s(x*) = 0, grad s(x*) = 0, and Hess s + k sum_j v_j v_j^T is positive definite in the ball for some k,
+
+as, with d = x(t) - x* and <v_j, d> = 0 as before, s(x(t)) = <d, S d>/2 for a mean S of Hess s between the two, which is
+positive, as x(t) never reaches x*. With polynomials p and numbers a, c and r, a slack s = c log p + r t + a is shown by
+p > 0 and p s' = r p + c p' >= 0, and s = c exp(r t + a) + p by s' - r s = p' - r p >= 0, since it is not negative at T.
 """
 
+import functools
 import json
+import operator
 import pathlib
 import sys
 
@@ -67,22 +85,181 @@ class Ball:
         self.centre = [checker.number(x) for x in end["centre"]]
         self.box = [x + arb(0, self.radius.upper()) for x in self.centre]
 
+    def with_fields(self, rows, factor):
+        """A matrix plus a factor times sum_j v_j v_j^T, at all points."""
+        for v in [at(field, self.box) for field in self.fields]:
+            rows = [[x + factor * a * b for x, b in zip(row, v, strict=True)] for row, a in zip(rows, v, strict=True)]
+        return rows
+
     def is_curved(self):
         """Whether Hess L + sum_j v_j v_j^T is larger than the curvature at all points."""
-        rows = checker.hessian(self.loss, self.box)
-        for v in [at(field, self.box) for field in self.fields]:
-            rows = [[x + a * b for x, b in zip(row, v, strict=True)] for row, a in zip(rows, v, strict=True)]
+        rows = self.with_fields(checker.hessian(self.loss, self.box), 1)
         return bool(self.curvature > 0) and checker.is_positive(rows, -self.curvature)
+
+    def holds(self, point, further=checker.ZERO):
+        """Whether all points within a distance of a box of balls are inside."""
+        return bool(checker.length([x - c for x, c in zip(point, self.centre, strict=True)]) + further < self.radius)
 
     def keeps(self, states):
         """Whether no flow from a box of states leaves the ball, given `is_curved`."""
-        off = checker.length([x - c for x, c in zip(states, self.centre, strict=True)])
-        way = checker.length(self.loss.field(states)) / self.curvature
-        return bool(off + way < self.radius)
+        return self.holds(states, checker.length(self.loss.field(states)) / self.curvature)
 
     def slack(self, statement):
         """The slack of a statement at all points of the ball and at all t."""
         return statement.sides(t=[arb.nan()], start=statement.start, weights=self.box)
+
+
+def conserved(ring, field, x):
+    """The quadratic polynomial whose gradient is a field, at exact numbers."""
+    entries = {(i, j): ring.zero for i, j, _ in field}
+    for i, j, a in field:
+        entries[i, j] = entries[i, j] + ring.constant(a)
+    if any(j < ring.n and entries.get((j, i)) != a for (i, j), a in entries.items()):
+        raise RefusedError("a field is not the gradient of what the flow conserves")
+    values = [*x, ring.constant(2)]
+    return sum((a * values[i] * values[j] / 2 for (i, j), a in entries.items()), ring.zero)
+
+
+class Limit:
+    """The limit of the flow of a certificate, as exact numbers, given that its ball is shown to hold the flow.
+
+    **Arguments:** certificate; statement: its statement; ball: its ball.
+    """
+
+    def __init__(self, certificate, statement, ball):
+        self.certificate, self.statement, self.ball = certificate, statement, ball
+        self.in_another_ball = False  # whether a smaller ball may show more
+        self.ring = ring = identities.Polynomials(len(ball.centre))
+        self.exactly, self.start = ring.values(certificate["limit"]), ring.values(certificate["start"])
+        self.balls = checker.Program(certificate["limit"])()
+        self.known = dict(zip(ring.names, [*ball.box, arb.nan()], strict=False))  # the last being t
+        (loss,) = ring.values(certificate["loss"], weights=ring.weights)
+        self.weights, self.along = identities.field(ring, ring.plain(ring.reduced(loss)), self.start)
+        if not len(self.exactly) == len(self.start) == ring.n:
+            raise RefusedError("the limit has another number of weights")
+        if not ball.holds(self.balls):
+            raise RefusedError("the limit is not in the ball at the end")
+        stays = [x for x, weight in zip(self.exactly, self.weights, strict=True) if weight == 0]
+        differences = [conserved(ring, v, self.exactly) - conserved(ring, v, self.start) for v in ball.fields]
+        slopes = [ring.within(slope, self.exactly, ring.zero) for slope in self.along]
+        if any(ring.reduced(x) != 0 for x in (*stays, *differences, *slopes)):
+            raise RefusedError("the point that is given is not the limit")
+
+    def show(self):
+        """Show that the slacks at the limit are not negative."""
+        given = {"start": self.start, "weights": self.exactly, "t": [self.ring.t]}
+        near = self.statement.sides(t=[arb.nan()], start=self.statement.start, weights=self.balls)
+        for value, exact in zip(near, self.ring.values(self.certificate["sides"], **given), strict=True):
+            if not (value >= 0 or (value.is_finite() and self.ring.reduced(exact) == 0)):
+                raise identities.RefusedError("the statement is not shown in the limit")
+
+    def show_around(self, slacks):
+        """Show that slacks that are not negative at T are so from T on, given their values in the ball."""
+        if all(a.overlaps(b) for a, b in zip(self.statement.start, self.balls, strict=True)):
+            raise RefusedError("the flow is not shown to move")
+        self.ring.divides, self.ring.decided = all(value.is_finite() for value in slacks), self._decided
+        given = {"start": self.start, "weights": self.weights, "t": [self.ring.t]}
+        for value, exact in zip(slacks, self.ring.values(self.certificate["sides"], **given), strict=True):
+            if not (value >= 0 or self._holds(self.ring.reduced(exact))):
+                refusal = RefusedError if self.in_another_ball else identities.RefusedError
+                raise refusal("a slack may be negative near the limit")
+
+    def _moving(self, p):
+        """The names in a polynomial that are no numbers."""
+        return self.ring.names_of(p) - self.ring.known
+
+    def _is_plain(self, p):
+        """Whether it is a polynomial of the weights."""
+        return self._moving(p) <= set(self.ring.names[: self.ring.n])
+
+    def _holds(self, slack):
+        """Whether a slack that is not negative at T is so from T on: a polynomial of the weights, c log p + r t + a, or
+        c exp(r t + a) + p, with a polynomial p of the weights and numbers a, c and r.
+        """
+        if self._is_plain(slack):
+            return self._is_never_negative(slack)
+        t, of_t = self.ring.t, self.ring.n
+        c, log, p = self._of("log", slack)
+        if log is not None:
+            rate = slack.derivative(of_t)
+            if self._moving(rate) or self._moving(slack - c * log - rate * t) or not self._is_plain(p):
+                return False
+            return self._is_above(p) and self._is_never_negative(rate * p + c * self._slope(p))  # it is p s'
+        c, exponential, exponent = self._of("exp", slack)
+        if exponential is None:
+            return False
+        rate, p = exponent.derivative(of_t), slack - c * exponential
+        if self._moving(rate) or self._moving(exponent - rate * t) or not self._is_plain(p):
+            return False
+        return self._is_never_negative(self._slope(p) - rate * p)  # it is s' - r s
+
+    def _slope(self, p):
+        """The derivative of a polynomial of the weights along the flow."""
+        return sum((speed * p.derivative(i) for i, speed in enumerate(self.along)), self.ring.zero)
+
+    def _of(self, kind, p):
+        """c, f(q) and q of p = .. + c f(q) for the only value of a function f of what moves; None for another form."""
+        found = [u for u in self.ring.unknowns.values() if str(u) in self._moving(p)]
+        if len(found) != 1 or self.ring.meaning[str(found[0])][0] != kind:
+            return None, None, None
+        c = p.derivative(self.ring.names.index(str(found[0])))
+        return (None, None, None) if self._moving(c) else (c, found[0], self.ring.meaning[str(found[0])][1][0])
+
+    def _decided(self, p):
+        """1 or 0 if a polynomial is positive or negative wherever the flow is from T on."""
+        found = 1 if self._is_above(p) else 0 if self._is_above(-p) else None
+        self.in_another_ball |= found is None
+        return found
+
+    def _is_above(self, p):
+        """Whether a polynomial of the weights, or a + c log q of one, is positive wherever the flow is from T on."""
+        if self._is_plain(p):
+            return bool(self._around(p) > 0) or self._is_least(p)
+        c, log, q = self._of("log", p)
+        if log is None or self._moving(p - c * log) or not self._is_above(q):
+            return False
+        most, factor = self._around(q).upper().log(), self._around(c)
+        return bool(factor < 0 and self._around(p - c * log) + factor * most > 0)
+
+    def _is_never_negative(self, p):
+        """Whether a polynomial of the weights is not negative wherever the flow is from T on."""
+        p = self.ring.reduced(p)
+        return bool(self._around(p) >= 0) or self._is_least(p)
+
+    def _is_least(self, p):
+        """Whether a polynomial of the weights is positive wherever the flow may be in the ball, except in the limit."""
+        n = range(self.ring.n)
+        slopes = [p.derivative(i) for i in n]
+        if any(self.ring.within(x, self.exactly, self.ring.t) != 0 for x in (p, *slopes)):
+            return False
+        rows = [[self._around(slope.derivative(j)) for j in n] for slope in slopes]
+        largest = functools.reduce(arb.max, (abs(x).upper() for row in rows for x in row), checker.ZERO)
+        fields = checker.length([checker.length(at(field, self.ball.centre)) for field in self.ball.fields])
+        rows = self.ball.with_fields(rows, (largest / (fields * fields)).mid())  # any factor would do
+        moving = [i for i in n if self.weights[i] != 0]
+        found = checker.is_positive([[rows[i][j] for j in moving] for i in moving], checker.ZERO)
+        self.in_another_ball |= not found
+        return found
+
+    def _around(self, p):
+        """The values of a plain polynomial in the ball."""
+        used = [name if degree > 0 else None for name, degree in zip(self.ring.names, p.degrees(), strict=True)]
+        values, found = [name and self._value(name) for name in used], checker.ZERO
+        for exponents, c in p.terms():
+            powers = (checker.power(x, k) for x, k in zip(values, exponents, strict=True) if k)
+            found = found + functools.reduce(operator.mul, powers, arb(c))
+        return found
+
+    def _value(self, name):
+        """The values of a weight in the ball, or of an unknown number."""
+        if name not in self.known:
+            kind, given = self.ring.meaning[name]
+            if kind == "near":
+                _, k, *parameter = given
+                self.known[name] = checker.apply(kind, [], parameter, checker.number)[k]
+            else:
+                self.known[name] = checker.ENTRIES[kind][0](*map(self._around, given))
+        return self.known[name]
 
 
 def check(certificate):
@@ -105,17 +282,24 @@ def _shown(certificate):
         show_orthogonal(certificate["loss"], ball.fields, len(ball.centre))
     if not ball.is_curved():
         raise RefusedError(f"the curvature is not shown to be at least {end['curvature']} in the ball")
-    slack = ball.slack(statement)
-    if not (any(x < 0 for x in slack) if refutes else all(x >= 0 for x in slack)):
+    slack, of_the_limit = ball.slack(statement), False
+    if "limit" in certificate and not refutes:
+        limit = Limit(certificate, statement, ball)
+        of_the_limit = {"all times": False, "the limit": True}[certificate["about"]]
+        if of_the_limit:
+            limit.show()
+        else:
+            limit.show_around(slack)
+    elif not (any(x < 0 for x in slack) if refutes else all(x >= 0 for x in slack)):
         raise RefusedError(f"the statement is not {certificate['verdict']} in the ball at the end")
     states = None
     for piece, radius in checker.follow(certificate):
-        if not refutes:
+        if not (refutes or of_the_limit):
             statement.show(piece, checker.ZERO, piece.h, radius)
         states = piece.at(piece.h, radius)
     if states is None or not ball.keeps(states):
         raise RefusedError("the flow may leave the ball at the end")
-    return "refuted in the limit" if refutes else "proved for all t from 0"
+    return "proved in the limit" if of_the_limit else "refuted in the limit" if refutes else "proved for all t from 0"
 
 
 if __name__ == "__main__":

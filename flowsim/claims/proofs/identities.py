@@ -2,8 +2,8 @@
 
 It needs python-flint alone. A certificate holds a loss L, a start and the slack of a statement as lists of operations.
 Each is carried out on polynomials with rational coefficients in the weights, in t, and in one more unknown for every
-value of another function; that of a square root of a rational number c is known by its square, c. With f = -grad L,
-the checker shows for each slack s(t, x) that
+value of another function; that of the square root of a positive number c is known by its square, c, if c is a rational
+number times such roots. With f = -grad L, the checker shows for each slack s(t, x) that
 
 1. ds/dt + <f, grad s> is the polynomial zero, so that s is constant along the flow x' = f(x);
 2. s is zero at the start.
@@ -15,6 +15,7 @@ zero times anything, or less itself, is zero.
 import functools
 import hashlib
 import json
+import math
 import operator
 import sys
 from fractions import Fraction
@@ -23,6 +24,7 @@ from flint import Ordering, fmpq, fmpq_mpoly_ctx
 
 VERSION = "identity 1"
 UNKNOWNS = 64  # values of other functions
+ROOTS = 8  # square roots, of which all products are tried
 
 
 class RefusedError(Exception):
@@ -42,14 +44,33 @@ def whole(numbers, least):
     return numbers
 
 
+def sign(p):
+    """1 if a polynomial is a positive constant, 0 if it is another constant, None if it is no constant."""
+    return int(p != 0 and p.leading_coefficient() > 0) if p.is_constant() else None
+
+
+def rational_root(constant):
+    """The square root of a positive constant polynomial if it is rational, else None."""
+    c = constant.leading_coefficient()
+    found = fmpq(math.isqrt(int(c.p)), math.isqrt(int(c.q)))
+    return found if found**2 == c else None
+
+
 class Polynomials:
-    """The polynomials in n weights, in t, and in the unknown values of other functions."""
+    """The polynomials in n weights, in t, and in the unknown values of other functions.
+
+    **Fields:**
+
+    - divides: whether p q/q is p, which holds where q is not zero.
+    - decided: (p) -> 1 if p is positive, 0 if it is not, None if neither is known. By default constants are decided.
+    """
 
     def __init__(self, n):
+        self.divides, self.decided = False, sign
         self.names = [*[f"x{i}" for i in range(n)], "t", *[f"v{i}" for i in range(UNKNOWNS)]]
         gens = list(fmpq_mpoly_ctx.get(self.names, Ordering.lex).gens())
         self.n, self.weights, self.t, self.rest = n, gens[:n], gens[n], gens[n + 1 :]
-        self.zero, self.unknowns, self.squares = gens[n] * 0, {}, []
+        self.zero, self.unknowns, self.meaning, self.roots = gens[n] * 0, {}, {}, []
         self.moving, self.known, self.programs = set(self.names[: n + 1]), set(), 0
 
     def constant(self, text):
@@ -58,10 +79,38 @@ class Polynomials:
         return self.zero + fmpq(exact.numerator, exact.denominator)
 
     def reduced(self, p):
-        """A polynomial without squares of square roots."""
-        for square in self.squares:
-            p = divmod(p, square)[1]
+        """A polynomial without squares of square roots. The square of a root may contain roots before it."""
+        for root, square in reversed(self.roots):
+            p = divmod(p, root * root - square)[1]
         return p
+
+    def is_positive(self, p):
+        """Whether a number is a positive rational number times square roots of positive numbers."""
+        return len(p) == 1 and p.leading_coefficient() > 0 and self.names_of(p) <= {str(root) for root, _ in self.roots}
+
+    def root(self, x):
+        """The square root of a number: a rational number times earlier roots, or a new unknown."""
+        chosen = range(2 ** len(self.roots)) if self.is_positive(x) and len(self.roots) <= ROOTS else []
+        for which in chosen:
+            product = self.zero + 1
+            for k, (root, _) in enumerate(self.roots):
+                product = product * root if which >> k & 1 else product
+            factor, rest = divmod(x, self.reduced(product * product))
+            exact = rational_root(factor) if rest == 0 and factor.is_constant() and factor != 0 else None
+            if exact is not None:
+                return product * exact
+        found = self.unknown("sqrt", x)
+        if chosen:
+            self.roots.append((found, x))
+        return found
+
+    def inverse(self, x):
+        """1/x for a rational number times square roots, each of which is its square times its inverse."""
+        found = 1 / x.leading_coefficient() + self.zero
+        for root, square in self.roots:
+            if str(root) in self.names_of(x):
+                found = self.reduced(found * root * self.inverse(square))
+        return found
 
     def unknown(self, name, *given):
         """The unknown that stands for the value of a function. Equal arguments give the same unknown."""
@@ -69,10 +118,10 @@ class Polynomials:
         if key not in self.unknowns:
             if len(self.unknowns) == UNKNOWNS:
                 raise RefusedError("it has too many values of other functions")
-            self.unknowns[key] = found = self.rest[len(self.unknowns)]
-            if name == "sqrt" and given[0].is_constant() and given[0].leading_coefficient() > 0:
-                self.squares.append(found * found - given[0])
-            if name == "near" or not set().union(*map(self.names_of, given)) - self.known:
+            # The order of the unknowns is lexical, and later ones come first in it.
+            self.unknowns[key] = found = self.rest[-1 - len(self.unknowns)]
+            self.meaning[str(found)] = name, given
+            if name == "near" or (name != "nothing" and not set().union(*map(self.names_of, given)) - self.known):
                 self.known.add(str(found))  # a number, and what holds for the unknown holds for it
         return self.unknowns[key]
 
@@ -81,15 +130,24 @@ class Polynomials:
         given = [self.reduced(x) for x in entries]
         if name in ("add", "sub", "mul"):
             return getattr(operator, name)(*given)
+        if name == "div" and given[1].is_zero():
+            return self.unknown("nothing", len(self.unknowns))
         if name in ("div", "sqrt") and given[0].is_zero():
             return self.zero
-        if name == "div" and given[1].is_constant() and given[1] != 0:
-            return given[0] / given[1].leading_coefficient()
-        if name == "above" and all(x.is_constant() for x in given):
-            return self.zero + (1 if (given[0] - given[1]).leading_coefficient() > 0 else 0)
+        if name == "div" and len(given[1]) == 1 and (given[1].is_constant() or self.is_positive(given[1] * given[1])):
+            return self.reduced(given[0] * self.inverse(given[1]))
+        if name == "div" and not self.names_of(given[1]) - self.known:
+            return self.reduced(given[0] * self.unknown("div", self.zero + 1, given[1]))
+        if name == "div" and self.divides:
+            quotient, rest = divmod(*given)
+            return quotient if rest == 0 else self.unknown(name, *given)
+        if name == "sqrt":
+            return self.root(*given)
+        if name == "above" and (which := self.decided(self.reduced(given[0] - given[1]))) is not None:
+            return self.zero + which
         if name == "select" and (given[0] == 1 or given[0] == 0 or given[1] == given[2]):
             return given[2] if given[0] == 0 else given[1]
-        if name in ("div", "above", "select", "exp", "log", "sqrt", "sin", "cos", "erf"):
+        if name in ("div", "above", "select", "exp", "log", "sin", "cos", "erf"):
             return self.unknown(name, *given)
         raise RefusedError(f"the operation {name!r} is not known")
 
@@ -159,8 +217,7 @@ def check(certificate):
         raise RefusedError("its digest is not that of its contents: something was changed")
     if certificate.get("verdict") != "proved":
         raise RefusedError("an equality is proved or it is not")
-    texts = [text for _, _, parameter in certificate["start"]["operations"] for text in parameter]
-    ring = Polynomials(len(texts))
+    ring = Polynomials(len(certificate["weights"]))
     start = ring.values(certificate["start"])
     (loss,) = ring.values(certificate["loss"], weights=ring.weights)
     weights, along = field(ring, ring.plain(ring.reduced(loss)), start)

@@ -6,6 +6,7 @@ piece is a polynomial by collocation, which may be much longer.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flint
@@ -20,9 +21,9 @@ from flowsim._core.balls.collocation import collocated
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Document
 from flowsim.claims.proofs import checker
-from flowsim.claims.proofs.domain import Domain, numbers_of, rebuilt, refuse_sampled
+from flowsim.claims.proofs.domain import Domain, as_decimals, exactly_computed, numbers_of, rebuilt, refuse_sampled
 from flowsim.claims.proofs.program import program
-from flowsim.claims.proofs.writer import decimals, exactly
+from flowsim.claims.proofs.writer import above, exactly
 from flowsim.losses import AbstractPopulationLoss
 
 PRECISION = 128  # bits, where the pieces of a path need no more
@@ -132,12 +133,20 @@ def enclose(loss: AbstractPopulationLoss, start: PyTree, *, t1: float) -> Enclos
 class FollowedFlow:
     """A flow that is enclosed up to the latest time requested. Later calls continue it, so proofs share it.
 
-    **Arguments:** loss, start: as for `enclose`.
+    **Arguments:**
+
+    - loss, start: as for `enclose`.
+    - exact_start: computes the start from numbers that are exact, inside a trace. Without it, or if it returns None,
+      the start is that of the decimals of its weights.
+
+    **Fields:** program, of_start: the programs of the loss and of the start.
 
     **Raises:** as `enclose`.
     """
 
-    def __init__(self, loss: AbstractPopulationLoss, start: PyTree):
+    def __init__(
+        self, loss: AbstractPopulationLoss, start: PyTree, exact_start: Callable[[], PyTree | None] = lambda: None
+    ):
         refuse_sampled(loss)
         if loss.speeds(start) is not None:
             checks.refuse("loss", "one whose weights flow at unit speed", f"{type(loss).__name__} has other speeds")
@@ -148,16 +157,15 @@ class FollowedFlow:
         except UndecidedError as error:
             checks.refuse("loss", "one of operations that certificates have", str(error))
         self.loss, self.start = loss, start
-        weights = np.asarray(ravel_pytree(start)[0])
         self._elsewhere = self.domain.near(np.random.default_rng(0), 1 / 4)
         self._check_gradient([])
-        self._of_start: Document = {"operations": [["number", [], decimals(weights)]], "result": 0}
+        self.of_start = exactly_computed(exact_start, start) or as_decimals(start)
         self._begin(_DIGITS[0])
 
     def _begin(self, digits: Digits) -> None:
         self.digits = digits
         with flint.ctx.workprec(digits.bits):
-            self._steps = [_Step(None, checker.ZERO, checker.ZERO, checker.Program(self._of_start)())]
+            self._steps = [_Step(None, checker.ZERO, checker.ZERO, checker.Program(self.of_start)())]
 
     def until(self, t1: float) -> Enclosure:
         """The enclosure up to a time, which may be zero. If the error grows large, it is computed again with more
@@ -178,7 +186,7 @@ class FollowedFlow:
         count = int(np.searchsorted(ends, last)) + 1
         pieces = [step.piece for step in self._steps[1:count] if step.piece is not None]
         errors = np.asarray([_at_most(step.error) for step in self._steps[1:count]])
-        path = Enclosure(self.program, self._of_start, pieces, ends[1:count], errors, self.start)
+        path = Enclosure(self.program, self.of_start, pieces, ends[1:count], errors, self.start)
         seen = path.ends[::-1][:: count // _SEEN + 1]
         self._check_gradient([np.asarray(ravel_pytree(path.at(float(t))[0])[0]) for t in seen])
         return path
@@ -338,10 +346,10 @@ def _closed(
     numbers = [_rounded(one, float(h), digits.negligible * size) for one in series]
     piece = checker.Piece(numbers, begin, end)
     error = (error + checker.length([one[0] - x for one, x in zip(series, piece.start, strict=True)])).upper()
-    delta = _above(piece.defect(field, digits.degree + 1))
+    delta = above(piece.defect(field, digits.degree + 1))
     if not delta.is_finite():
         return None
-    radius = _above(_ROOM * (error + delta * h))
+    radius = above(_ROOM * (error + delta * h))
     for _ in range(_ROUNDS):
         hessian = checker.hessian(field, piece.at(checker.between(checker.ZERO, h), radius))
         mu = _largest_eigenvalue(hessian)
@@ -353,7 +361,7 @@ def _closed(
             texts = {name: exactly(bound) for name, bound in bounds.items()}
             curvature = np.asarray([[float(x.mid()) for x in row] for row in hessian])
             return _Closed(texts | {"polynomials": [list(map(exactly, p)) for p in numbers]}, piece, after, curvature)
-        radius = _above(2 * error.max(after))
+        radius = above(2 * error.max(after))
     return None
 
 
@@ -383,18 +391,7 @@ def _largest_eigenvalue(hessian: list[Numbers]) -> arb | None:
     values = np.linalg.eigvalsh(middle)
     size = float(np.max(np.abs(values)))
     for room in (2.0**-40, 2.0**-30, 2.0**-20):
-        mu = _above(arb(-values[0] + widest * (1 + room) + size * room))
+        mu = above(arb(-values[0] + widest * (1 + room) + size * room))
         if checker.is_positive(hessian, mu):
             return mu
     return None
-
-
-def _above(bound: arb) -> arb:
-    """A number above a bound, with few digits."""
-    if not bound.is_finite():
-        return bound.upper()
-    if bound.is_zero():
-        return arb((1, -PRECISION))  # as the checker divides by it
-    mantissa, exponent = bound.upper().man_exp()
-    shift = max(int(mantissa).bit_length() - 24, 0)
-    return arb(((int(mantissa) >> shift) + 1, int(exponent) + shift))

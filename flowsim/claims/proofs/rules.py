@@ -20,8 +20,11 @@ def _pow(writer: Writer, params: Params, x: Array, exponent: Array) -> Array:
     power = float(np.ravel(exponent.known)[0])
     if power == round(power) and abs(power) <= _LARGEST_POWER:
         return writer.power(x, round(power))
-    if power == 0.5:
-        return writer.unary("sqrt", x)
+    if 4 * power == round(4 * power) and abs(power) <= _LARGEST_POWER:
+        root = writer.unary("sqrt", x)
+        if 2 * power == round(2 * power):
+            return writer.power(root, round(2 * power))
+        return writer.power(writer.unary("sqrt", root), round(4 * power))
     return writer.unary("exp", writer.binary("mul", exponent, writer.unary("log", x)))
 
 

@@ -20,6 +20,7 @@ from flowsim._core.types import Params
 Parameter: TypeAlias = "str | int | list[int] | list[str] | None"
 
 NOWHERE = -1  # the number of an operation whose value is not finite
+_LEAST = 128  # the exponent of the power of two that stands for a bound of zero
 _DIGITS = 12  # of a number that is written in a statement; one with more of them was computed, and rounded
 
 
@@ -250,3 +251,14 @@ def exactly(x: arb) -> str:
     """An exact number as text in the format of the checker."""
     mantissa, exponent = x.man_exp()
     return f"{int(mantissa)}p{int(exponent)}"
+
+
+def above(bound: arb) -> arb:
+    """A number above a bound, with few digits."""
+    if not bound.is_finite():
+        return bound.upper()
+    if bound.is_zero():
+        return arb((1, -_LEAST))  # as the checker divides by it
+    mantissa, exponent = bound.upper().man_exp()
+    shift = max(int(mantissa).bit_length() - 24, 0)
+    return arb(((int(mantissa) >> shift) + 1, int(exponent) + shift))

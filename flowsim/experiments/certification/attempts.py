@@ -131,6 +131,8 @@ def certification(claim: Claim, specs: Iterable[AbstractSpec], *, until: float |
         t1, meant = attempt.t1 if until is None else until, _as_promised(claim) if attempt.refutes else claim
         how = {"t1": t1, "refutes": attempt.refutes, "problem": spec.to_toml()}
         try:
+            if claim.along_flow:
+                how["followed"] = FollowedFlow(problem.loss, problem.start, spec.start_from_tables)
             return certify(meant, problem.loss, problem.start, **how)
         except OpenError as error:
             reasons.append(f"{spec.heading}: {error}")

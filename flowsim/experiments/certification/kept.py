@@ -55,7 +55,7 @@ class Certificates:
     def __init__(self, folder: str | os.PathLike, seconds: float = SECONDS, *, fresh: bool = False):
         self.folder, self.seconds = pathlib.Path(folder), seconds
         self._kept = Kept(self.folder / "units", fresh=fresh)
-        self._followed = functools.lru_cache(FLOWS)(lambda of: FollowedFlow(of.loss, of.trajectory.start))
+        self._followed = functools.lru_cache(FLOWS)(_followed)
         for place in (self.folder, self.folder / "units"):
             remove_parts_of_the_dead(place)
 
@@ -84,7 +84,7 @@ class Certificates:
         """
         path = self.folder / certificate_name(claim)
         how = {"seconds": self.seconds, "problem": spec.to_toml()}
-        shown, certificate = certified(claim, verdict, evidence, lambda: self._followed(evidence), **how)
+        shown, certificate = certified(claim, verdict, evidence, lambda: self._followed(evidence, spec), **how)
         found = {name: getattr(shown, name) for name in FIELDS} | {"seconds": self.seconds, "digest": None}
         self.folder.mkdir(parents=True, exist_ok=True)
         if certificate is None:
@@ -109,6 +109,10 @@ class Certificates:
         if found["certified"] is None:
             return found
         return found if _shows(path, found) else None
+
+
+def _followed(evidence: Evidence, spec: AbstractSpec) -> FollowedFlow:
+    return FollowedFlow(evidence.loss, evidence.trajectory.start, spec.start_from_tables)
 
 
 def _shows(path: pathlib.Path, found: Document) -> bool:

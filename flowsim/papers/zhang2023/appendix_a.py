@@ -80,8 +80,8 @@ def minimum_and_excess(loss: Loss, flow: Trajectory) -> Comparison:
 
     left, excess, right, size = jax.lax.map(sides, flow.models)
     attained = printed_loss(of, LinearAttention(jnp.linalg.inv(Gamma), 1.0))
-    comparisons = [equal(left, right, size), equal(attained[None], minimum, -minimum), equal(excess, right, size)]
-    return joined(comparisons)
+    along = equal(jnp.stack([left, excess], axis=1), right[:, None], size[:, None])
+    return joined([along, equal(jnp.full((1, 2), attained), minimum, -minimum)])
 
 
 @ON_FLOWS.claim("lemma-a.3", "Lemma A.3, (A.12)", hypotheses=assumption)

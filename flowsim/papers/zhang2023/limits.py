@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from flowsim._core.types import Matrix, Scalar
 from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.limits import known_limit
 from flowsim.claims.statements import joined, rounded
 from flowsim.flow.systems import norm_sq
 from flowsim.flow.trajectory import Trajectory
@@ -29,6 +30,8 @@ _SHORT = 1e-4
 
 def limit_of_flow(loss: Loss, trajectory: Trajectory) -> tuple[LinearAttention, Float[Array, ""]]:
     """The proved limit of the flow, and its uncertainty: zero, or infinity where no limit is proved."""
+    if (known := known_limit(trajectory)) is not None:
+        return known, jnp.zeros(())
     arrowhead = loss.structure
     limit, proved = arrowhead.limit(arrowhead.state(trajectory.start), jax.vmap(arrowhead.state)(trajectory.models))
     return arrowhead.model(limit), jnp.where(proved, 0.0, jnp.inf)

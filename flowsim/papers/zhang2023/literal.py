@@ -59,9 +59,10 @@ def fourth_moment(root: Matrix) -> Matrix:
 
     alike, opposite = jax.lax.map(at_pairs, root.T)
     apart = ~jnp.eye(d, dtype=bool)
-    on_axes = 2 * (4 - d) / 18 * 3 * (3 * jnp.sum(root**2, axis=0))
-    in_pairs = 2 / 36 * 3 * jnp.sum(jnp.where(apart, alike + opposite, 0.0), axis=1)
-    return jnp.diag(on_axes + in_pairs) + 2 / 36 * 3 * jnp.where(apart, alike - opposite, 0.0)
+    # Sums are divided, since the weights 1/6 and 1/3 are no float64.
+    on_axes = (4 - d) * jnp.sum(root**2, axis=0)
+    in_pairs = jnp.sum(jnp.where(apart, alike + opposite, 0.0), axis=1) / 6
+    return jnp.diag(on_axes + in_pairs) + jnp.where(apart, alike - opposite, 0.0) / 6
 
 
 def second_moment(task: LinearRegression) -> Matrix:

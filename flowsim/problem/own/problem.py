@@ -106,6 +106,9 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
     def observables(self) -> Mapping[str, Observable]:
         return getattr(self._module, OBSERVABLES, {})
 
+    def start_from_tables(self) -> PyTree | None:
+        return None
+
     def own(self, kind: type[Kind]) -> list[Kind]:
         return objects_of(self._module, kind)
 
