@@ -620,9 +620,10 @@ def test_an_equality_that_fails_at_the_start_is_not_proved():
         flowsim.certify(claim, product(2), jnp.ones(2), t1=np.inf)
 
 
-def test_inequalities_are_not_said_to_hold_for_all_t():
+def test_a_rate_is_said_to_hold_for_all_t_if_it_does():
+    assert "for all t" in check(flowsim.certify(rate(0.9), quadratic([1.0]), jnp.ones(1), t1=np.inf))
     with pytest.raises(OpenError, match="no proof for all t was found"):
-        flowsim.certify(rate(0.9), quadratic([1.0]), jnp.ones(1), t1=np.inf)
+        flowsim.certify(rate(2.1), quadratic([1.0]), jnp.ones(1), t1=np.inf)
     with pytest.raises(ValueError, match="t1 must be"):
         flowsim.certify(rate(0.9), quadratic([1.0]), jnp.ones(1), t1=np.inf, refutes=True)
 

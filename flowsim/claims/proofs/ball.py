@@ -44,6 +44,7 @@ def with_the_end(certificate: Document, followed: FollowedFlow, *, in_the_limit:
     **Raises:** `OpenError` if no such ball is found.
     """
     refutes = certificate["verdict"] == "refuted"
+    of_time = any(operation[::2] == ["input", "t"] for operation in certificate["sides"]["operations"])
     with flint.ctx.workprec(PRECISION):
         statement = checker.Statement(certificate)
         for pieces, end, ball in _balls(followed):
@@ -54,7 +55,10 @@ def with_the_end(certificate: Document, followed: FollowedFlow, *, in_the_limit:
                 return found
             if fails or holds:
                 raise OpenError(f"the statement {'fails' if fails else 'holds'} in the ball at the end")
-            if not refutes and (limit := _limit(followed)):
+            limit = None if refutes else _limit(followed)
+            if of_time and limit is None:
+                raise OpenError(ending.OF_TIME)
+            if limit is not None:
                 found |= {"limit": limit, "about": "the limit" if in_the_limit else "all times"}
                 known = ending.Limit(found, statement, ball)
                 smallest = _LEAST_APART
@@ -211,7 +215,7 @@ def _recognized(point: list[arb]) -> Document | None:
 
 
 def _multiple(x: arb, roots: list[tuple[arb, Fraction, int]]) -> tuple[Fraction, tuple[int, ...]] | None:
-    """A number as a rational multiple of a product of powers of roots, and these powers; None if it is no such."""
+    """A number as a rational multiple of a product of powers of roots, and these powers; None if it is another."""
     for powers in itertools.product(*(range(degree) for _, _, degree in roots)):
         product = arb(1)
         for (root, _, _), power in zip(roots, powers, strict=True):

@@ -162,7 +162,7 @@ def as_decimals(start: PyTree) -> Document:
 
 
 def exactly_computed(exact_start: Callable[[], PyTree | None], start: PyTree) -> Document | None:
-    """The program of a start that is computed from numbers; None if that is no program, or gives another start."""
+    """The program of a start that is computed from numbers; None if it cannot be written, or gives another start."""
     try:
         found = program(lambda: eqx.filter(exact_start(), eqx.is_inexact_array))
     except (UndecidedError, ValueError, jax.errors.JAXTypeError):

@@ -46,6 +46,7 @@ else:
     import identities  # pyright: ignore[reportMissingImports]
 
 VERSION = "ending 1"
+OF_TIME = "its sides depend on the time, and are judged at all later times together"
 RefusedError, digest = checker.RefusedError, checker.digest
 
 
@@ -162,10 +163,10 @@ class Limit:
         for value, exact in zip(slacks, self.ring.values(self.certificate["sides"], **given), strict=True):
             if not (value >= 0 or self._holds(self.ring.reduced(exact))):
                 refusal = RefusedError if self.in_another_ball else identities.RefusedError
-                raise refusal("a slack may be negative near the limit")
+                raise refusal("its sides may meet in the limit" if self._is_plain(exact) else OF_TIME)
 
     def _moving(self, p):
-        """The names in a polynomial that are no numbers."""
+        """The names in a polynomial of what is not a number."""
         return self.ring.names_of(p) - self.ring.known
 
     def _is_plain(self, p):
@@ -230,7 +231,10 @@ class Limit:
         """Whether a polynomial of the weights is positive wherever the flow may be in the ball, except in the limit."""
         n = range(self.ring.n)
         slopes = [p.derivative(i) for i in n]
-        if any(self.ring.within(x, self.exactly, self.ring.t) != 0 for x in (p, *slopes)):
+        if self.ring.within(p, self.exactly, self.ring.t) != 0:
+            self.in_another_ball = True
+            return False
+        if any(self.ring.within(slope, self.exactly, self.ring.t) != 0 for slope in slopes):
             return False
         rows = [[self._around(slope.derivative(j)) for j in n] for slope in slopes]
         largest = functools.reduce(arb.max, (abs(x).upper() for row in rows for x in row), checker.ZERO)

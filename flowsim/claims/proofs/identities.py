@@ -45,7 +45,7 @@ def whole(numbers, least):
 
 
 def sign(p):
-    """1 if a polynomial is a positive constant, 0 if it is another constant, None if it is no constant."""
+    """1 if a polynomial is a positive constant, 0 if it is another constant, None if it is not constant."""
     return int(p != 0 and p.leading_coefficient() > 0) if p.is_constant() else None
 
 

@@ -59,7 +59,7 @@ def fourth_moment(root: Matrix) -> Matrix:
 
     alike, opposite = jax.lax.map(at_pairs, root.T)
     apart = ~jnp.eye(d, dtype=bool)
-    # Sums are divided, since the weights 1/6 and 1/3 are no float64.
+    # Sums are divided, since float64 rounds the weights 1/6 and 1/3.
     on_axes = (4 - d) * jnp.sum(root**2, axis=0)
     in_pairs = jnp.sum(jnp.where(apart, alike + opposite, 0.0), axis=1) / 6
     return jnp.diag(on_axes + in_pairs) + jnp.where(apart, alike - opposite, 0.0) / 6
