@@ -59,7 +59,7 @@ def with_the_end(certificate: Document, followed: FollowedFlow, *, in_the_limit:
             if of_time and limit is None:
                 raise OpenError(ending.OF_TIME)
             if limit is not None:
-                found |= {"limit": limit, "about": "the limit" if in_the_limit else "all times"}
+                found |= {"limit": limit, "about": ending.LIMIT if in_the_limit else ending.ALL_TIMES}
                 known = ending.Limit(found, statement, ball)
                 smallest = _LEAST_APART
                 with contextlib.suppress(checker.RefusedError):  # what a smaller ball may show

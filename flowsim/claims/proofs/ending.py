@@ -46,6 +46,7 @@ else:
     import identities  # pyright: ignore[reportMissingImports]
 
 VERSION = "ending 1"
+LIMIT, ALL_TIMES = "the limit", "all times"  # what a certificate that knows the limit may be about
 OF_TIME = "its sides depend on the time, and are judged at all later times together"
 RefusedError, digest = checker.RefusedError, checker.digest
 
@@ -289,7 +290,7 @@ def _shown(certificate):
     slack, of_the_limit = ball.slack(statement), False
     if "limit" in certificate and not refutes:
         limit = Limit(certificate, statement, ball)
-        of_the_limit = {"all times": False, "the limit": True}[certificate["about"]]
+        of_the_limit = {ALL_TIMES: False, LIMIT: True}[certificate["about"]]
         if of_the_limit:
             limit.show()
         else:

@@ -15,7 +15,7 @@ from flowsim._core.types import Document
 from flowsim.claims import Claim, Comparison, Evidence, Judgement, Verdict
 from flowsim.claims.deciding.iterates import DescentEvidence
 from flowsim.claims.deciding.judging import judge_on
-from flowsim.claims.proofs import FollowedFlow, OpenError, certify
+from flowsim.claims.proofs import FollowedFlow, OpenError, certify, ending
 from flowsim.claims.proofs.writer import is_rounded
 from flowsim.experiments.audit.judging import evidence_of
 from flowsim.experiments.certification.clock import TimeUpError, within
@@ -97,7 +97,8 @@ def certified(
             reason = str(error) if isinstance(error, OpenError | ValueError) else in_short(error)
         else:
             until = attempt.t1 if "until" in found else math.inf
-            until = until if claim.along_flow and not attempt.refutes else None
+            of_a_time = claim.along_flow and not attempt.refutes and found.get("about") != ending.LIMIT
+            until = until if of_a_time else None
             return dataclasses.replace(verdict, certified=found["verdict"], proved_until=until), found
         if attempt.t1 != math.inf:
             reasons.append(reason)
