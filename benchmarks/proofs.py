@@ -100,11 +100,8 @@ def measure_claims(quick: bool) -> list[Measurement]:
 
     problem = spec_of(README).build()
     run = problem.run()
-    exact = problem.spec.start_from_tables
-    evidence, followed = (
-        Evidence(problem.loss, run),
-        functools.cache(lambda: FollowedFlow(problem.loss, run.start, exact)),
-    )
+    follow = lambda: FollowedFlow(problem.loss, run.start, problem.spec.start_from_tables)
+    evidence, followed = Evidence(problem.loss, run), functools.cache(follow)
     chosen = [claim for claim in flowsim.ALL_CLAIMS if claim.along_flow and claim.is_about(problem.start)]
     verdicts = flowsim.judge(chosen, problem.loss, run)
     judged = [each for each in zip(chosen, verdicts, strict=True) if each[1].verdict in ("holds", "violated")]
@@ -115,7 +112,7 @@ def measure_claims(quick: bool) -> list[Measurement]:
             print(f"{claim.id} [{claim.form}]: {tried.uncertified}")
             continue
         decided += 1
-        shown, seconds = _timed(check, certificate)
+        _, seconds = _timed(check, certificate)
         forever += "until" not in certificate or certificate["verdict"] == "refuted"
         times.append(seconds)
     spent = time.process_time() - begin
@@ -123,9 +120,7 @@ def measure_claims(quick: bool) -> list[Measurement]:
     name = "README's problem: claims along the flow"
     found = [
         Measurement(f"{name} with a certificate", decided, "", "at least", len(judged), f"{of}, {note}"),
-        Measurement(
-            f"{name} that are proved for all t, or in the limit, or refuted", forever, "", "at least", len(judged), of
-        ),
+        Measurement(f"{name} proved for all t or in the limit, or refuted", forever, "", "at least", len(judged), of),
         Measurement(f"{name}, time of all", spent, "s", "at most", 60.0),
         Measurement(f"{name}, longest check", max(times, default=np.nan), "s", "at most", 10.0),
     ]

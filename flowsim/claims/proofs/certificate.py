@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -150,7 +151,7 @@ def certify(
         certificate |= {"loss": path.loss, "pieces": path.pieces, **times, **followed.digits.fields}
     certificate["digest"] = checker.digest(certificate)
     try:
-        checker.check(certificate)
+        checker.check(certificate, _followed)
     except checker.RefusedError as error:
         raise OpenError(str(error)) from error
     return certificate
@@ -178,8 +179,19 @@ def _of_the_end(certificate: Document, followed: FollowedFlow, *, in_the_limit: 
     """The certificate of what holds for all t, or holds or fails in the limit, as the flow ends in a ball."""
     kept = with_the_end(certificate | {"version": ending.VERSION}, followed, in_the_limit=in_the_limit)
     kept["digest"] = ending.digest(kept)
-    ending.check(kept)
+    ending.check(kept, _followed)
     return kept
+
+
+def _followed(certificate: Document) -> list[tuple[checker.Piece, arb]]:
+    """The pieces of a path and the radii of its tube, which are shown once for all claims about a flow."""
+    names = ("loss", "start", "order", "pieces")
+    return _followed_once(flint.ctx.prec, json.dumps({name: certificate[name] for name in names}))
+
+
+@functools.lru_cache(maxsize=4)
+def _followed_once(precision: int, path: str) -> list[tuple[checker.Piece, arb]]:
+    return list(checker.follow(json.loads(path)))
 
 
 def _is_of_the_limit(claim: Claim, problem: _Problem) -> bool:

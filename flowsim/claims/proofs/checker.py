@@ -361,17 +361,17 @@ class Statement:
         self.show(piece, middle, high, radius, halvings - 1)
 
 
-def check(certificate):
+def check(certificate, follow=follow):
     """The statement that a certificate proves, in words. Raises `RefusedError` if it proves nothing."""
     if (version := certificate.get("version")) != VERSION:
         raise RefusedError(f"its version is {version}, and this checker reads version {VERSION}")
     if certificate.get("digest") != digest(certificate):
         raise RefusedError("its digest is not that of its contents: something was changed")
     with ctx.workprec(whole(certificate["precision"], least=2)):
-        return _shown(certificate)
+        return _shown(certificate, follow)
 
 
-def _shown(certificate):
+def _shown(certificate, follow):
     statement, refutes = Statement(certificate), {"proved": False, "refuted": True}[certificate["verdict"]]
     if not certificate["pieces"]:
         slack = statement.at_start(flow=refutes)

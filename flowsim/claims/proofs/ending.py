@@ -267,17 +267,17 @@ class Limit:
         return self.known[name]
 
 
-def check(certificate):
+def check(certificate, follow=checker.follow):
     """The statement that a certificate proves, in words; raises `RefusedError` if it proves nothing."""
     if (version := certificate.get("version")) != VERSION:
         raise RefusedError(f"its version is {version}, and this checker reads {VERSION}")
     if certificate.get("digest") != digest(certificate):
         raise RefusedError("its digest is not that of its contents: something was changed")
     with ctx.workprec(checker.whole(certificate["precision"], least=2)):
-        return _shown(certificate)
+        return _shown(certificate, follow)
 
 
-def _shown(certificate):
+def _shown(certificate, follow):
     statement, end = checker.Statement(certificate), certificate["end"]
     refutes = {"proved": False, "refuted": True}[certificate["verdict"]]
     ball = Ball(checker.Program(certificate["loss"]), end)
@@ -298,7 +298,7 @@ def _shown(certificate):
     elif not (any(x < 0 for x in slack) if refutes else all(x >= 0 for x in slack)):
         raise RefusedError(f"the statement is not {certificate['verdict']} in the ball at the end")
     states = None
-    for piece, radius in checker.follow(certificate):
+    for piece, radius in follow(certificate):
         if not (refutes or of_the_limit):
             statement.show(piece, checker.ZERO, piece.h, radius)
         states = piece.at(piece.h, radius)

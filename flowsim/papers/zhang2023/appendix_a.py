@@ -8,7 +8,7 @@ from jaxtyping import Array, PyTree
 from flowsim._core.types import Matrix
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.declaring import Section
-from flowsim.claims.statements import joined, rounded, stays_positive
+from flowsim.claims.statements import rounded, stays_positive
 from flowsim.flow.systems import norm_sq
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss
@@ -80,8 +80,8 @@ def minimum_and_excess(loss: Loss, flow: Trajectory) -> Comparison:
 
     left, excess, right, size = jax.lax.map(sides, flow.models)
     attained = printed_loss(of, LinearAttention(jnp.linalg.inv(Gamma), 1.0))
-    along = equal(jnp.stack([left, excess], axis=1), right[:, None], size[:, None])
-    return joined([along, equal(jnp.full((1, 2), attained), minimum, -minimum)])
+    columns = lambda *sides: jnp.stack(jnp.broadcast_arrays(*sides), axis=1)
+    return equal(columns(left, excess, attained), columns(right, right, minimum), columns(size, size, -minimum))
 
 
 @ON_FLOWS.claim("lemma-a.3", "Lemma A.3, (A.12)", hypotheses=assumption)
