@@ -21,8 +21,8 @@ def stated(compare, **more) -> Claim:
     return flowsim.claim("stated", "a test", statement="a statement", **more)(compare)
 
 
-def proved(compare, loss=PRODUCT, start=FROM_ABOVE, **how):
-    return flowsim.certify(stated(compare), loss, start, **({"t1": math.inf} | how))
+def proved(compare, loss=PRODUCT, start=FROM_ABOVE, t1=math.inf, **how):
+    return flowsim.certify(stated(compare), loss, start, t1=t1, **how)
 
 
 def limit_is(value):

@@ -12,8 +12,9 @@ from flowsim._core import VERSION
 from flowsim._core.checks import refuse
 from flowsim._core.files import bytes_of, folder_of, refuse_taken, write_whole
 from flowsim._core.text import counted, cut, one_line
+from flowsim._core.types import Document
 from flowsim.claims import Claim, Family, Judgement
-from flowsim.claims.proofs import OpenError
+from flowsim.claims.proofs import OpenError, ending
 from flowsim.claims.proofs import check as check_certificate
 from flowsim.cli.common import (
     FINISHED,
@@ -152,10 +153,16 @@ def certify(
         return UNFINISHED
     text = json.dumps(certificate, indent=1).encode()
     write_whole(out, lambda file: file.write(text))
-    forever = " for all t" if claim.along_flow else ""
-    words = f" until t = {certificate['until']}" if "until" in certificate else forever
-    print(f"{claim.id} [{claim.form}]: {certificate['verdict']}{words}\ncertificate: {out}")
+    print(f"{claim.id} [{claim.form}]: {certificate['verdict']}{_when(certificate, claim)}\ncertificate: {out}")
     return FINISHED
+
+
+def _when(certificate: Document, claim: Claim) -> str:
+    if "until" in certificate:
+        return f" until t = {certificate['until']}"
+    if certificate.get("about") == ending.LIMIT or (certificate["verdict"] == "refuted" and "end" in certificate):
+        return " in the limit"
+    return " for all t" if claim.along_flow else ""
 
 
 def verify(path: pathlib.Path) -> int:

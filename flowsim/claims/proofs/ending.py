@@ -181,15 +181,15 @@ class Limit:
         if self._is_plain(slack):
             return self._is_never_negative(slack)
         t, of_t = self.ring.t, self.ring.n
-        c, log, p = self._of("log", slack)
-        if log is not None:
+        if (form := self._of("log", slack)) is not None:
+            c, log, p = form
             rate = slack.derivative(of_t)
             if self._moving(rate) or self._moving(slack - c * log - rate * t) or not self._is_plain(p):
                 return False
             return self._is_above(p) and self._is_never_negative(rate * p + c * self._slope(p))  # it is p s'
-        c, exponential, exponent = self._of("exp", slack)
-        if exponential is None:
+        if (form := self._of("exp", slack)) is None:
             return False
+        c, exponential, exponent = form
         rate, p = exponent.derivative(of_t), slack - c * exponential
         if self._moving(rate) or self._moving(exponent - rate * t) or not self._is_plain(p):
             return False
@@ -203,9 +203,9 @@ class Limit:
         """c, f(q) and q of p = .. + c f(q) for the only value of a function f of what moves; None for another form."""
         found = [u for u in self.ring.unknowns.values() if str(u) in self._moving(p)]
         if len(found) != 1 or self.ring.meaning[str(found[0])][0] != kind:
-            return None, None, None
+            return None
         c = p.derivative(self.ring.names.index(str(found[0])))
-        return (None, None, None) if self._moving(c) else (c, found[0], self.ring.meaning[str(found[0])][1][0])
+        return None if self._moving(c) else (c, found[0], self.ring.meaning[str(found[0])][1][0])
 
     def _decided(self, p):
         """1 or 0 if a polynomial is positive or negative wherever the flow is from T on."""
@@ -217,8 +217,10 @@ class Limit:
         """Whether a polynomial of the weights, or a + c log q of one, is positive wherever the flow is from T on."""
         if self._is_plain(p):
             return bool(self._around(p) > 0) or self._is_least(p)
-        c, log, q = self._of("log", p)
-        if log is None or self._moving(p - c * log) or not self._is_above(q):
+        if (form := self._of("log", p)) is None:
+            return False
+        c, log, q = form
+        if self._moving(p - c * log) or not self._is_above(q):
             return False
         most, factor = self._around(q).upper().log(), self._around(c)
         return bool(factor < 0 and self._around(p - c * log) + factor * most > 0)
