@@ -24,7 +24,7 @@ from flowsim.problem import Problem
 
 
 class Claims(tuple[Claim, ...]):
-    """Claims in a fixed order, counted in their repr."""
+    """A tuple of claims in a fixed order. Its repr counts the claims of each paper."""
 
     __slots__ = ()
 
@@ -46,18 +46,18 @@ def judge(
     checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> Verdicts:
-    """Judge claims along one flow, in order; see `check`.
+    """Judge claims along one flow, in the given order; see `check`.
 
     **Arguments:**
 
-    - claims: one claim or several, each a `Claim` or an id that `flowsim claims` lists; the id of a statement with
-      parts takes all of them, in every form.
+    - claims: one claim or several, each a `Claim` or an id that `flowsim claims` lists. An id selects the claim in
+      every form; the id of a statement with parts selects all its parts.
     - loss: the loss.
     - trajectory: a flow of the loss.
     - checkpoint: a folder for finished chunks of the more accurate solves.
     - progress: whether to show a bar for each of these solves.
 
-    **Raises:** `ValueError` with the nearest id if there is no such claim, and where `check` does.
+    **Raises:** `ValueError` with the nearest id if there is no such claim, and the errors of `check`.
     """
     given = [claims] if isinstance(claims, str | Claim) else claims
     found = [[entry] if isinstance(entry, Claim) else find_claims(ALL_CLAIMS, entry) for entry in given]
@@ -65,24 +65,27 @@ def judge(
 
 
 def predictions_of(problem: Problem) -> Predictions | None:
-    """What the first paper that covers a problem's flow says about it before anything is integrated, or None."""
+    """The predictions for a problem's flow, without integration, of the first paper that has any; otherwise None."""
     found = (paper.predictions(problem) for paper in PAPERS if paper.speaks_of(problem.start))
     return next((predicted for predicted in found if predicted is not None), None)
 
 
 def columns_of(loss: Any, run: Trajectory) -> dict[str, Array]:
-    """The numbers that papers have for a map, by name, of a loss and a flow of it."""
+    """The numbers, by name, that the papers add to a map for a loss and one of its flows."""
     return {name: value for paper in PAPERS for name, value in paper.columns(loss, run).items()}
 
 
 def constants_of(problem: Problem) -> dict[str, float]:
-    """The constants of a problem that are known before anything is integrated, by name."""
+    """The predicted constants of a problem by name, or the minimum of its loss if no paper predicts its flow."""
     predicted = predictions_of(problem)
     return {"minimum": float(problem.loss.minimum)} if predicted is None else dict(predicted.constants)
 
 
 def limits_of(problem: Problem) -> dict[str, Array]:
-    """The weights that the flow is predicted to tend to, by name; where no paper says, those of least known loss."""
+    """The predicted limits of the weights, by name.
+
+    If no paper predicts the flow, they are the weights and matrices of the model of least known loss.
+    """
     predicted = predictions_of(problem)
     if predicted is not None:
         return dict(predicted.limits)

@@ -1,4 +1,4 @@
-"""What the papers' data files say: what is wrong with statements that are violated, symbols, and references."""
+"""The contents of the papers' data files: the faults of violated statements, symbols, and references."""
 
 import enum
 import functools
@@ -15,11 +15,13 @@ _PAPERS = pathlib.Path(__file__).parent
 class Weight(enum.StrEnum):
     """What is wrong with a statement that is violated as printed.
 
-    SLIP: a sign, a letter, a relation or a factor differs from the paper's own definitions, proof or other displays,
-    and the statement holds with theirs; WRONG_CONSTANT: it holds with another number, factor or exponent;
-    CONDITION_LEFT_OUT: it holds under a condition that it does not name, and that more than exceptional weights meet;
-    FALSE: none of these repairs it, and a different statement holds instead. Where a statement has a slip or a wrong
-    constant and also lacks a condition, the weight names the slip or the constant.
+    - SLIP: a sign, a letter, a relation or a factor differs from the paper's own definitions, proof or other displays.
+      The statement holds with theirs.
+    - WRONG_CONSTANT: it holds with another number, factor or exponent.
+    - CONDITION_LEFT_OUT: it holds under a condition that it does not name. Not only exceptional weights meet it.
+    - FALSE: none of these changes makes it true. A different statement holds instead.
+
+    If a statement has a slip or a wrong constant and also lacks a condition, the weight names the slip or the constant.
     """
 
     SLIP = "slip"
@@ -29,7 +31,7 @@ class Weight(enum.StrEnum):
 
     @property
     def in_words(self) -> str:
-        """What is wrong, as a page for a review says it."""
+        """What is wrong, in words for a page of a review."""
         return _IN_WORDS[self]
 
 
@@ -44,8 +46,8 @@ _IN_WORDS = {
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is wrong with a statement.
 
-    rests: the ids of the statements whose printed argument uses it; extraction: whether the fault may be that of the
-    text as it was extracted from the PDF, and not the paper's.
+    weight: the kind of fault. rests: the ids of the statements whose printed argument uses the faulty one. extraction:
+    whether the fault may come from the extraction of the text from the PDF, and not from the paper.
     """
 
     weight: Weight
@@ -54,13 +56,13 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fault_of(verdict: Verdict) -> Fault | None:
-    """What is wrong with the statement of a verdict; None unless it is a paper's printed one, known to be violated."""
+    """The fault of a verdict's statement. None unless it is a printed one of a paper and known to be violated."""
     return faults_of(verdict.id.partition(".")[0]).get(verdict.id) if verdict.form == "printed" else None
 
 
 @functools.cache
 def faults_of(paper: str) -> dict[str, Fault]:
-    """What is wrong with the printed statements of a paper that are known to be violated, by id."""
+    """The faults of the printed statements of a paper that are known to be violated, by id."""
     file = _PAPERS / paper / "faults.toml"
     return msgspec.toml.decode(file.read_bytes(), type=dict[str, Fault]) if paper and file.is_file() else {}
 
@@ -75,7 +77,7 @@ def latex_of_name(name: str) -> str:
 
 
 def bibtex_of(paper: str) -> str:
-    """The BibTeX entry of a paper, whose key is its id."""
+    """The BibTeX entry of a paper. Its key is the paper's id."""
     return (_PAPERS / paper / "paper.bib").read_text(encoding="utf-8")
 
 

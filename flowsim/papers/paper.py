@@ -1,4 +1,4 @@
-"""The parts of every paper: its sections with their claims, the models it covers, and what it predicts for a start."""
+"""The type of a paper: its claims, the models that it covers, and its predictions for a start."""
 
 import dataclasses
 import math
@@ -18,8 +18,9 @@ from flowsim.problem.architecture import Curve, Series
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """A rate at which the excess decays, with the paper's letter for it in TeX and where the paper states it. It is not
-    positive where nothing is promised.
+    """A rate of decay of the excess. If the paper promises no decay, the value is not positive.
+
+    symbol: the paper's letter for the rate, in TeX. source: where the paper states it.
     """
 
     value: float
@@ -29,9 +30,10 @@ class Rate:
 
 @dataclasses.dataclass(frozen=True)
 class ScaleBound:
-    """The scale of a start, and what it must be below for a rate to be promised.
+    """The scale of a start, and the bound below which the paper promises a rate.
 
-    condition: as text with TeX, without the number; rates: scales -> the rates promised of the same start at these.
+    condition: the condition in words and TeX, without the number of the bound. rates: scales -> the rates that the
+    paper promises for the same start at these scales.
     """
 
     scale: float
@@ -42,24 +44,32 @@ class ScaleBound:
 
 @runtime_checkable
 class PromptLengths(Protocol):
-    """A dataclass of how long prompts must be for a risk."""
+    """The prompt lengths that are enough for a risk, in a dataclass."""
 
     def facts(self) -> dict[str, str]:
-        """The lengths, by a label that names the statement."""
+        """The lengths, each under a label that names the statement."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """What a paper says about a flow, given its start; NaN where a formula has no real value.
+    """A paper's predictions for a flow from a start. A formula without a real value gives NaN.
 
-    paper: its id; heading: the name of its conditions; conditions: what it requires of the start; coefficients: the
-    coefficients through which the law of the prompts enters the flow, by name; constants: the paper's constants here,
-    by name; limits: the weights that the flow tends to, by name; limit: the model that it tends to; excess: the excess
-    at the start; rate: the promised decay of the excess; local_rate: that at the limit; scale_bound: of the start;
-    facts: what follows from the start, by a label that names the equation; promised: the same for a page, as text;
-    curves: figures by name, whose model of least known loss is the limit; captions: of the other figures of a run, by
-    name; prompt_lengths: risk -> how long prompts must be for it, a dataclass.
+    - paper: its id.
+    - heading: the name of its conditions.
+    - conditions: the paper's conditions on the start.
+    - coefficients: the coefficients of the flow that depend on the law of the prompts, by name.
+    - constants: the values of the paper's constants, by name.
+    - limits, limit: the limits of the weights, by name, and the model in the limit.
+    - excess: the excess at the start.
+    - rate: the promised rate of decay of the excess.
+    - local_rate: the rate of its decay near the limit.
+    - scale_bound: the bound on the scale of the start.
+    - facts: the numbers predicted from the start, each under a label that names its equation.
+    - promised: the same as text for a page.
+    - curves: figures by name. In them the model of least known loss is the limit.
+    - captions: the captions of the other figures of a run, by name.
+    - prompt_lengths: risk -> the prompt lengths that are enough for it.
     """
 
     paper: str
@@ -80,8 +90,9 @@ class Predictions:
     prompt_lengths: Callable[[float], PromptLengths] | None
 
     def guaranteed_time(self, epsilon: float) -> float:
-        """The time after which the promised rate brings the excess to at most epsilon, log(excess/epsilon)/rate;
-        infinite where the rate is not positive.
+        """The time after which the promised rate brings the excess to at most epsilon, log(excess/epsilon)/rate.
+
+        It is zero if the excess at the start is already at most epsilon, and infinite if the rate is not positive.
 
         **Raises:** `ValueError` unless epsilon is positive.
         """
@@ -104,11 +115,15 @@ def _no_columns(loss: object, run: Trajectory) -> dict[str, Array]:
 class Paper:
     """A paper with its claims.
 
-    id: the first part of the ids of its claims; models: the classes of models that it covers; claims: its statements,
-    printed and corrected; predictions: problem -> what it says about the flow, None where it says nothing; mapped: the
-    claims that every sweep looks at, by what their margins are called in a map, those of one name about different
-    losses; columns: (loss, trajectory) -> further numbers for maps by name, pure JAX, the same names for any loss;
-    out_of_reach: which of its statements have no claim, and why, in lines of Markdown.
+    - id: the first part of the ids of its claims.
+    - models: the classes of models that it covers.
+    - claims: its statements, printed and corrected.
+    - predictions: problem -> its predictions for the flow, or None.
+    - mapped: the claims that every sweep judges, by the name of their margins in a map. Claims under one name are about
+      different losses.
+    - columns: (loss, trajectory) -> further numbers for maps, by name. It is pure JAX, with the same names for any
+      loss.
+    - out_of_reach: the statements without a claim, and why they have none, in lines of Markdown.
     """
 
     id: str
@@ -124,5 +139,5 @@ class Paper:
     out_of_reach: str = ""
 
     def speaks_of(self, model: PyTree) -> bool:
-        """Whether any of its statements may be about such a model."""
+        """Whether the paper covers the class of a model."""
         return isinstance(model, self.models)
