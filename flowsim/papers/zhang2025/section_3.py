@@ -31,7 +31,7 @@ def network(loss: AttentionLoss, start: PyTree) -> Comparison:
     r"""$\mathrm{ATTN}_M(X)_{D+1,N+1} = w_2^\top W_1 z$, a two-layer linear network on the cubic features $z =
     \operatorname{vec}(\beta x_q^\top)$ of (7)
 
-    Judged on 16 prompts, at standard normal weights of the start's shape.
+    Judged on 16 random prompts, at standard normal weights with the shapes of the start.
     """
     model, prompts = setting.drawn_like(start), setting.drawn_prompts(loss.task)
     found = jax.vmap(lambda prompt: setting.attention(model, prompt))(prompts)
@@ -46,7 +46,8 @@ def blocks(loss: AttentionLoss, start: PyTree) -> Comparison:
     """Blocks of $W^V$ and $W^{KQ}$ that are zero at first remain zero throughout training: $v_i$ and $U_i$ alone are
     learned
 
-    Judged by the gradient of the layer with all its blocks and the query's token, at standard normal v and U.
+    Judged by the gradient of the layer with all blocks, which also attends to the query's token, at standard normal v
+    and U.
     """
     model = setting.drawn_like(start)
     d, zeros = loss.task.dimension, jnp.zeros_like
@@ -59,7 +60,7 @@ def blocks(loss: AttentionLoss, start: PyTree) -> Comparison:
 
 
 def _on_the_minimum(loss: AttentionLoss, start: MergedHeads) -> MergedHeads:
-    """Random weights on the manifold (9b)."""
+    """Random weights on the manifold (9b). The last head completes the sum, with v = 1."""
     drawn, best = setting.drawn_like(start), setting.learned(loss.task, jnp.ones(loss.task.dimension))
     v = drawn.v.at[-1].set(1.0)
     rest = best - jnp.tensordot(v[:-1], drawn.U[:-1], 1)
@@ -76,7 +77,8 @@ def fixed_points(loss: AttentionLoss, start: MergedHeads) -> Comparison:
     r"""Zero weights, and all with $w_2^\top W_1 = \mathbb{E}[y_q z^\top] \mathbb{E}[z z^\top]^{-1}$, are fixed points
     of (8)
 
-    Judged at zero and at random weights of the second kind, relative to |Lambda^2| times their size.
+    Judged at zero and at random weights of the second kind. The gradient is compared with |Lambda^2| times the size of
+    random weights.
     """
     drawn, random = setting.drawn_like(start), _on_the_minimum(loss, start)
     slopes = jnp.stack([setting.size(loss.gradient(model)) for model in (_zero(drawn), random)])
@@ -85,7 +87,7 @@ def fixed_points(loss: AttentionLoss, start: MergedHeads) -> Comparison:
 
 
 def _idle(loss: AttentionLoss, start: MergedHeads) -> MergedHeads:
-    """v = 0 and random U_i with <U_i, Lambda^2> = 0, where (8) vanishes."""
+    """Weights with v = 0 and random U_i with <U_i, Lambda^2> = 0. There (8) is zero."""
     drawn, square = setting.drawn_like(start), loss.task.covariance @ loss.task.covariance
     along = jnp.einsum("hij,ij->h", drawn.U, square) / jnp.sum(square**2)
     U = drawn.U - along[:, None, None] * square[None]
@@ -98,8 +100,8 @@ def two_manifolds(loss: AttentionLoss, start: PyTree) -> Comparison:
     r"""(8) has two manifolds of fixed points: zero weights, and $w_2^\top W_1 = \mathbb{E}[y_q z^\top] \mathbb{E}[z
     z^\top]^{-1}$
 
-    Weights with w_2 = 0 and W_1 E[z y_q] = 0 are fixed points too. Judged by the distance of such weights from both
-    manifolds, where the gradient is zero.
+    Weights with w_2 = 0 and W_1 E[z y_q] = 0 are fixed points too. Judged at random weights of this kind, after a check
+    that the gradient is zero there. On one of the manifolds their size or the error of their readout would be zero.
     """
     model = _idle(loss, start)
     missed = jnp.linalg.norm(model.readout - setting.learned(loss.task, jnp.ones(loss.task.dimension)))
@@ -114,8 +116,8 @@ def two_functions(loss: AttentionLoss, start: PyTree) -> Comparison:
     r"""(8) has two fixed points in function space: at each $w_2^\top W_1$ is $0$ or $\mathbb{E}[y_q z^\top]
     \mathbb{E}[z z^\top]^{-1}$
 
-    Judged at zeros of the gradient that the Levenberg-Marquardt method finds from random weights, and from weights near
-    w_2 = 0 with W_1 E[z y_q] = 0.
+    Judged at zeros of the gradient. The Levenberg-Marquardt method finds them from random weights, and from weights
+    near w_2 = 0 with W_1 E[z y_q] = 0.
     """
     drawn, idle = setting.drawn_like(start), _idle(loss, start)
     near = jax.tree.map(lambda x, y: x + _NEAR * y, idle, drawn)
@@ -129,7 +131,7 @@ def two_functions(loss: AttentionLoss, start: PyTree) -> Comparison:
 
 
 def _fixed_point(loss: AttentionLoss, model: MergedHeads) -> MergedHeads:
-    """A zero of the gradient near a model, or where a thousand steps towards it end."""
+    """A zero of the gradient found from a model, or the weights after at most a thousand steps towards one."""
 
     def slope(weights: tuple[Array, Array], _: None) -> tuple[Array, Array]:
         found = loss.gradient(with_weights(model, dict(zip(("v", "U"), weights, strict=True))))
@@ -145,8 +147,9 @@ def _fixed_point(loss: AttentionLoss, model: MergedHeads) -> MergedHeads:
 def losses(loss: AttentionLoss) -> Comparison:
     """The second manifold is the global minimum
 
-    The loss there, by moments that the loss does not use, and the minimum are compared with (19) for all eigenvectors,
-    and the loss at zero with tr(Lambda).
+    Moments that the code of the loss does not use give the loss at zero and on the second manifold. The loss at zero is
+    compared with tr(Lambda). The loss on the manifold and the known minimum are compared with (19) for all
+    eigenvectors.
     """
     task, d = loss.task, loss.task.dimension
     ends = [jnp.zeros((d, d)), setting.learned(task, jnp.ones(d))]
@@ -168,7 +171,7 @@ def balance(flow: Trajectory) -> Comparison:
 
 
 def aligned(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
-    """Lambda is a multiple of I, and U_i = v_i I/sqrt(D), which small starts approach before the drop."""
+    """Lambda is a multiple of I, and U_i = v_i I/sqrt(D). Small starts approach such U_i before the drop."""
     d = loss.task.dimension
     off = jnp.linalg.norm(start.U - start.v[:, None, None] * jnp.eye(d)[None] / jnp.sqrt(float(d)))
     return [*setting.white(loss, start), agrees("|U_i - v_i I/sqrt(D)| = 0", off, 0.0, setting.size(start))]
@@ -179,7 +182,7 @@ def time_course(loss: AttentionLoss, flow: Trajectory) -> Comparison:
     r"""For $\Lambda = \lambda I$, $\sum_i v_i U_i = \sigma(t) I$, $\sigma = \frac{e}{\lambda \bigl(1 + (1+D)/N\bigr)(e
     - 1) + \sqrt{D}/w_{\mathrm{init}}^2}$, $e = \exp(2 \lambda^2 \sqrt{D} t)$, $w_{\mathrm{init}}^2 = \sum_i v_i(0)^2$
 
-    The paper has it for lambda = 1 and an infinitesimal start; from U_i = v_i I/sqrt(D) it is exact.
+    The paper states it for lambda = 1 and an infinitesimal start. From U_i = v_i I/sqrt(D) it is exact.
     """
     d, (values, _) = loss.task.dimension, setting.spectrum(loss.task)
     root, top = jnp.sqrt(float(d)), values[0]
@@ -197,7 +200,7 @@ def regression(loss: AttentionLoss, start: MergedHeads) -> Comparison:
     r"""On the second manifold the prediction is $\beta^\top \Bigl(\Lambda + \bigl(\Lambda + \operatorname{tr}(\Lambda)
     I\bigr)/N\Bigr)^{-1} x_q$
 
-    Judged on the layer by its matrices, for 16 prompts and random weights on the manifold.
+    Judged by the layer with its full matrices, on 16 random prompts, at random weights on the manifold.
     """
     model, prompts = _on_the_minimum(loss, start), setting.drawn_prompts(loss.task)
     found = jax.vmap(lambda prompt: setting.attention(model, prompt))(prompts)
@@ -209,7 +212,7 @@ def regression(loss: AttentionLoss, start: MergedHeads) -> Comparison:
 
 
 def small(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
-    """The paper's "small", taken as weights of at most a thousandth of those at the end."""
+    """The paper's "small": the weights have at most a thousandth of their size at the end."""
     end = jnp.sqrt(jnp.linalg.norm(setting.learned(loss.task, jnp.ones(loss.task.dimension))))
     return [hypothesis("|weights|, relative to those at the end", setting.size(start) / end, "<=", 1e-3)]
 
@@ -217,7 +220,7 @@ def small(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
 def first_rate(loss: AttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
     """The rate |Lambda^2|_F, and the escape time over its prediction ln(1/w_init)/|Lambda^2|_F.
 
-    The escape time is that at which the loss has fallen by a hundredth; w_init is the norm of all value weights.
+    The loss has fallen by a hundredth at the escape time. w_init is the norm of all value weights at the start.
     """
     rate = jnp.linalg.norm(loss.task.covariance @ loss.task.covariance)
     early = trajectory.loss >= 0.99 * trajectory.loss[0]
@@ -232,7 +235,7 @@ def escape(loss: AttentionLoss, flow: Trajectory) -> Comparison:
     r"""A small start escapes in about $\ln(1/w_{\mathrm{init}})/\lVert \Lambda^2 \rVert_F$: the norm of $v_i + \langle
     U_i, \Lambda^2 \rangle/\lVert \Lambda^2 \rVert_F$ over the heads grows as $\exp(\lVert \Lambda^2 \rVert_F t)$
 
-    Judged to within 2%, as long as the loss has fallen by at most a hundredth.
+    Judged to within 2%, until the loss has fallen by a hundredth.
     """
     square = loss.task.covariance @ loss.task.covariance
     rate, models = jnp.linalg.norm(square), flow.models
