@@ -1,6 +1,6 @@
 """zhang2025's sections 4 and 5, separate keys and queries: 2^D fixed points, and the dynamics from saddle to saddle.
 
-The appendix on contexts of varying length is here, too.
+The appendix on contexts of varying length is also here.
 """
 
 import equinox as eqx
@@ -31,7 +31,8 @@ def network(loss: AttentionLoss, start: PyTree) -> Comparison:
     r"""$\mathrm{ATTN}_S(X)_{D+1,N+1} = \sum_i v_i q_i^\top K_i z$ with the convolution $K_i$ of $k_i$: a sum of
     three-layer linear networks
 
-    Judged on 16 prompts, at standard normal weights of the start's shape. For R > 1 each head also sums over its keys.
+    Judged on 16 random prompts, at standard normal weights with the shapes of the start. For R > 1 each head also sums
+    over its R keys and queries.
     """
     model, prompts = setting.drawn_like(start), setting.drawn_prompts(loss.task)
     found = jax.vmap(lambda prompt: setting.attention(model, prompt))(prompts)
@@ -46,7 +47,10 @@ def network(loss: AttentionLoss, start: PyTree) -> Comparison:
 
 
 def _equations(loss: AttentionLoss, start: SeparateHeads, transposed: bool) -> Comparison:
-    """(14) at standard normal weights against minus the gradient; (14c) with the sum over heads or its transpose."""
+    """The right sides of (14) equal minus the gradient, at standard normal weights.
+
+    transposed: whether (14c) has the transpose of the sum over heads.
+    """
     model, task = setting.drawn_like(start), loss.task
     Lambda, total = task.covariance, model.readout
     square = Lambda @ Lambda + (Lambda + jnp.trace(Lambda) * jnp.eye(task.dimension)) @ Lambda / task.context_length
@@ -66,7 +70,7 @@ def equations_as_printed(loss: AttentionLoss, start: SeparateHeads) -> Compariso
     r"""The flow is (14a) to (14c), $dq_i/dt = v_i \bigl(\Lambda^2 - \Lambda \sum_{i'} v_{i'} k_{i'} q_{i'}^\top
     \mathbb{E}[\hat\Lambda^2]\bigr) k_i$ the last
 
-    (14c) lacks a transpose: its sum should be of q_i' k_i'^T.
+    (14c) lacks a transpose: the terms of its sum should be v_i' q_i' k_i'^T.
     """
     return _equations(loss, start, False)
 
@@ -84,7 +88,7 @@ def equations(loss: AttentionLoss, start: SeparateHeads) -> Comparison:
 def second_moment(loss: AttentionLoss) -> Comparison:
     r"""$\mathbb{E}[\hat\Lambda^2] = \Lambda^2 + \tfrac{\Lambda + \operatorname{tr}(\Lambda) I}{N} \Lambda$
 
-    Judged by a cubature of degree 5 over the covariates, which is exact for this mean.
+    Judged by a cubature of degree 5 over the covariates. It is exact for this mean.
     """
     Lambda, N = loss.task.covariance, loss.task.context_length
     stated = Lambda @ Lambda + (Lambda + jnp.trace(Lambda) * jnp.eye(loss.task.dimension)) @ Lambda / N
@@ -92,7 +96,7 @@ def second_moment(loss: AttentionLoss) -> Comparison:
 
 
 def _fixed(loss: AttentionLoss, start: SeparateHeads) -> tuple[np.ndarray, list[SeparateHeads]]:
-    """The sets of eigenvectors that heads of this shape can learn, and heads that have learned each."""
+    """The sets of `subsets` that heads of this shape can learn, and for each set heads that have learned it."""
     chosen = setting.subsets(loss.task.dimension, start.rank)
     return chosen, [start.of_readout(setting.learned(loss.task, jnp.asarray(ones)), start.w) for ones in chosen]
 
@@ -103,7 +107,8 @@ def fixed_points(loss: AttentionLoss, start: PyTree) -> Comparison:
     \operatorname{tr} \Lambda)/N}$, for any set $S$ of eigenvectors, and $k_i$, $q_i$ in its span are at a fixed point:
     $2^D$ sets
 
-    Judged on all sets for D <= 6, else on 64 drawn ones and on the first m eigenvectors for each m.
+    Judged for the sets that the heads can learn: all of them if D <= 6, otherwise those among 64 random sets and the
+    sets of the first m eigenvectors for each m.
     """
     _, heads = _fixed(loss, start)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *heads)
@@ -122,8 +127,8 @@ def losses(loss: AttentionLoss, start: PyTree) -> Comparison:
     r"""The loss at such a fixed point is $\operatorname{tr}(\Lambda) - \sum_{d \in S} \lambda_d \Bigl(1 + \bigl(1 +
     \operatorname{tr}(\Lambda)/\lambda_d\bigr)/N\Bigr)^{-1}$
 
-    Judged by moments that the loss does not use; for the largest set that heads can learn, also by the minimum of the
-    loss.
+    Judged by moments that the code of the loss does not use. The known minimum of the loss is compared with the set of
+    as many of the largest eigenvalues as the heads can learn.
     """
     chosen, task = jnp.asarray(setting.subsets(loss.task.dimension, start.rank)), loss.task
     best = jnp.where(jnp.arange(task.dimension) < start.rank, 1.0, 0.0)
@@ -185,7 +190,7 @@ def scalar_equation(loss: AttentionLoss, flow: Trajectory) -> Comparison:
 def small_and_apart(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
     """The paper's "small" and "distinct eigenvalues", and at least D heads of rank one.
 
-    Weights are at most 1e-3 of those at the end, and ratios of successive eigenvalues at least 1.5.
+    Each weight is at most 1e-3 of the weights at the end, and the ratios of successive eigenvalues are at least 1.5.
     """
     values, _ = setting.spectrum(loss.task)
     end = jnp.cbrt(1 / (values[0] * setting.inflation(values, 1 / loss.task.context_length)[0]))
@@ -204,7 +209,8 @@ def saddles(loss: AttentionLoss, flow: Trajectory) -> Comparison:
     r"""From small weights rank-one heads rest near the fixed points with the first $m$ eigenvectors, those of the
     largest eigenvalues, for $m = 0, 1, \dots, D$ in turn
 
-    Where |grad L| is least between the middles of two drops, the loss is off its level by at most 1% of the next drop.
+    The middles of the drops from level to level divide the flow. Judged where |grad L| is least in each part: the loss
+    there differs from its level by at most 1% of the next drop, or of the last drop for m = D.
     """
     task, d = loss.task, loss.task.dimension
     levels = jax.vmap(lambda ones: setting.level(task, ones))(jnp.asarray(np.tri(d + 1, d, -1))) / 2
@@ -222,7 +228,9 @@ def regression(loss: AttentionLoss, start: PyTree) -> Comparison:
     r"""With $N \to \infty$ the prediction at a fixed point is principal component regression, $w^\top \sum_{d \in S}
     e_d e_d^\top x_q$
 
-    Judged by the heads' own readout, with beta = Lambda w, and by the error of what is not learned.
+    The prediction is beta^T Gamma x_q with the readout Gamma = sum_i v_i k_i q_i^T. At N = infinity beta = Lambda w. So
+    Lambda Gamma is compared with sum_{d in S} e_d e_d^T. The loss of the heads is compared with the sum of the
+    eigenvalues outside S.
     """
     chosen, heads = _fixed(loss, start)
     values, vectors = setting.spectrum(loss.task)
@@ -251,8 +259,9 @@ def lengths(loss: AttentionLoss, start: PyTree) -> Comparison:
     r"""With contexts of varying length the fixed points and their losses are those of one length $N$ with $1/N =
     \mathbb{E}[1/N]$
 
-    Judged by the mean over the lengths of losses by moments, and by its gradient, where all eigenvectors are learned;
-    and by the least loss, where as many of the largest are learned as the heads can learn.
+    Where all eigenvectors are learned, the mean over the lengths of the losses by separate moments is compared with
+    (19), and its gradient with zero. The minimum of the loss is compared with (19) for the set of as many of the
+    largest eigenvalues as the heads can learn.
     """
     task, law = loss.task, loss.task.length_law
     assert law is not None, "the setting of the claim"
