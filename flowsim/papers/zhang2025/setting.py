@@ -1,6 +1,7 @@
 """The setting of zhang2025's claims: prompts and layers, the loss by separate moments, and the sets of fixed points.
 
-The paper's loss has no factor 1/2, and its time is that of our flows: d/dt = -(1/2) grad of its loss.
+The paper's loss has no factor 1/2, but its flow is d/dt = -(1/2) grad of this loss. So its time is the time of our
+flows.
 """
 
 import jax
@@ -21,12 +22,15 @@ LabelHeads = MergedHeads | SeparateHeads
 
 
 def plain(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of sections 2 to 5: w ~ N(0, I), contexts of one length, no label noise and no guess."""
+    """None in the setting of sections 2 to 5, otherwise the unmet hypothesis.
+
+    The setting is w ~ N(0, I), contexts of one length, no label noise and no guess.
+    """
     return None if _is_plain(loss, ()) else unmet("w ~ N(0, I), one context length, no label noise and no guess")
 
 
 def varying_lengths(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of the appendix on varying context lengths."""
+    """None in the setting of the appendix on varying context lengths, otherwise the unmet hypothesis."""
     return None if _is_plain(loss, ("length_law",)) else unmet("w ~ N(0, I), a law of context lengths, no guess")
 
 
@@ -38,19 +42,19 @@ def _is_plain(loss: AbstractPopulationLoss, shifts: tuple[str, ...]) -> bool:
 
 
 def drawable(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The plain setting with prompts that are finite and fit into memory, for statements that draw some."""
+    """None in the `plain` setting if random prompts of the task fit into memory, otherwise the unmet hypothesis."""
     if isinstance(loss, AttentionLoss) and not can_be_drawn(loss.task):
         return unmet(f"context length at most {longest_drawn(loss.task)}, so that prompts can be drawn")
     return plain(loss)
 
 
 def several_dimensions(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
-    """D >= 2: in one dimension every matrix is its own transpose, and U_i = 0 wherever <U_i, Lambda^2> = 0."""
+    """D >= 2. In one dimension every matrix equals its transpose, and <U_i, Lambda^2> = 0 only if U_i = 0."""
     return [hypothesis("D", float(loss.task.dimension), ">=", 2.0)]
 
 
 def infinite(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
-    """N -> infinity, taken as N = infinity."""
+    """N = infinity, which stands for the limit N -> infinity."""
     return [hypothesis("N infinite", loss.task.context_length, ">=", jnp.inf)]
 
 
@@ -67,12 +71,12 @@ def spectrum(task: LinearRegression) -> tuple[Float[Array, " d"], Float[Array, "
 
 
 def inflation(values: Float[Array, " d"], inverse_length: Scalar) -> Float[Array, " d"]:
-    """The factor 1 + (1 + tr(Lambda)/lambda)/N by which E[Lambdahat^2] exceeds Lambda^2 along each eigenvector."""
+    """The ratio 1 + (1 + tr(Lambda)/lambda)/N of E[Lambdahat^2] to Lambda^2 along each eigenvector."""
     return 1 + (1 + jnp.sum(values) / values) * inverse_length
 
 
 def learned(task: LinearRegression, chosen: Float[Array, " d"]) -> Matrix:
-    """The readout sum_i v_i k_i q_i^T where the eigenvectors with a one in ``chosen`` are learned and no others."""
+    """The readout sum_i v_i k_i q_i^T of heads that have learned exactly the eigenvectors with a one in ``chosen``."""
     values, vectors = spectrum(task)
     return (vectors * (chosen / (values * inflation(values, 1 / task.context_length)))[None, :]) @ vectors.T
 
@@ -86,7 +90,7 @@ def level(task: LinearRegression, chosen: Float[Array, " d"]) -> Scalar:
 def squared_error(covariance: Matrix, length: Scalar, readout: Matrix) -> Scalar:
     """E (y_q - beta^T Gamma x_q)^2 = tr(Lambda) - 2 tr(Lambda Gamma Lambda) + tr E[S Gamma Lambda Gamma^T S].
 
-    This route shares only Isserlis' theorem with that of the loss.
+    Gamma is the readout and S the sample covariance. This code shares only Isserlis' theorem with the code of the loss.
     """
     linear = jnp.trace(covariance @ readout @ covariance)
     square = jnp.trace(sample_covariance_sandwich(readout @ covariance @ readout.T, covariance, length))
@@ -94,9 +98,10 @@ def squared_error(covariance: Matrix, length: Scalar, readout: Matrix) -> Scalar
 
 
 def subsets(d: int, most: int) -> Float[np.ndarray, "sets d"]:
-    """Sets of at most ``most`` of d eigenvectors, marked by ones.
+    """Sets of at most ``most`` of d eigenvectors, each a row with ones for its members.
 
-    They are all such sets for d <= 6, else those among 64 drawn sets and the sets of the first m for m = 0, .., d.
+    For d <= 6 they are all such sets. Otherwise they are taken from 64 random sets and the sets of the first m
+    eigenvectors, m = 0, .., d.
     """
     if d <= 6:
         found = (np.arange(2**d)[:, None] >> np.arange(d)) & 1
@@ -107,7 +112,7 @@ def subsets(d: int, most: int) -> Float[np.ndarray, "sets d"]:
 
 
 def drawn_like(model: Heads) -> Heads:
-    """Heads of the same shape with standard normal weights; the draw depends only on the shape."""
+    """Heads of the same shapes and guess with standard normal weights, which depend only on the shapes."""
     leaves, structure = jax.tree.flatten(model)
     rng = np.random.default_rng([7, *np.concatenate([np.shape(leaf) for leaf in leaves]).astype(int)])
     # The guess is zero, and comes last.
@@ -126,8 +131,8 @@ _PROMPTS = 16
 def attention(model: MergedHeads | SeparateHeads, prompt: Prompt) -> Float[Array, ""]:
     """The prediction of the layer, [X + sum_i (1/N) W^V_i X X^T W^KQ_i X]_{D+1, N+1}.
 
-    W^KQ_i is (W^K_i)^T W^Q_i where keys and queries are separate. The last row of W^V_i is (0, v_i); its other rows are
-    ones, because nothing reads their output. The key-query blocks are U_i, or k_i and q_i, with zeros for the label.
+    W^KQ_i is (W^K_i)^T W^Q_i for separate keys and queries. The last row of W^V_i is (0, v_i). Its other rows are ones;
+    the prediction does not depend on them. The key-query blocks are U_i, or k_i and q_i, with zeros for the label.
 
     **Source:** zhang2025, section 2, with the zero blocks of its initialization.
     """
@@ -146,7 +151,7 @@ def attention(model: MergedHeads | SeparateHeads, prompt: Prompt) -> Float[Array
 
 
 def drawn_prompts(task: LinearRegression) -> Prompt:
-    """Drawn prompts of a task, stacked along a leading axis."""
+    """16 random prompts of a task, stacked."""
     return jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(3), _PROMPTS))
 
 
