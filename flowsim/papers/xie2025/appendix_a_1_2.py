@@ -1,4 +1,7 @@
-"""xie2025, appendices A.1 and A.2: the proofs of Theorems 1 and 2, (17) to (25), by the moments of G."""
+"""xie2025, appendices A.1 and A.2: the proofs of Theorems 1 and 2, (17) to (25), by the moments of G.
+
+G = (1/C) sum z z^T is the mean over the tokens z = (x, y) of the context.
+"""
 
 from collections.abc import Callable
 
@@ -49,12 +52,12 @@ def outer_square(M: Square) -> Float[Array, "rows rows rows rows"]:
 
 
 def second_moment(risk: HeadRisk, N: Square) -> Square:
-    """E[<G, N> G] as half the derivative of the closed form of E <G, N>^2."""
+    """E[<G, N> G], as half the derivative in N of the closed form of E <G, N>^2."""
     return jax.grad(lambda N: risk.pairing(risk.form(N), risk.form(N)))(N) / 2
 
 
 def weighted_moments(risk: HeadRisk) -> Float[Array, "d rows rows"]:
-    """E[w-hat_i G] by the closed forms, as the derivative of w*_i E <G, N> + 2 p_i(N) in N."""
+    """E[w-hat_i G], as the derivative in N of the closed form E w-hat_i <G, N> = w*_i E <G, N> + 2 p_i(N)."""
 
     def paired(N: Square) -> Float[Array, " d"]:
         form = risk.form(N)
@@ -65,13 +68,13 @@ def weighted_moments(risk: HeadRisk) -> Float[Array, "d rows rows"]:
 
 
 def derivative(risk: HeadRisk, N: Square, moment: Moment) -> Float[Array, "d rows rows"]:
-    """grad L_i = 2 (E[<G, N> G] - w*_i M - N_i) at N for i <= d, with ``moment`` for E[<G, N> G]."""
+    """grad L_i = 2 (E[<G, N> G] - w*_i M - N_i) at the matrix N for i <= d. ``moment`` gives E[<G, N> G]."""
     w = risk.prior_mean
     return 2 * (moment(risk, N)[None] - w[:, None, None] * mean_tokens(w)[None] - shared(w))
 
 
 def drawn(d: int) -> Float[np.ndarray, "count rows rows"]:
-    """Drawn symmetric matrices with integer entries."""
+    """8 random symmetric matrices with integer entries."""
     numbers = np.random.default_rng(0).integers(-3, 4, size=(_DRAWN, d + 1, d + 1))
     return (numbers + np.swapaxes(numbers, 1, 2)).astype(float)
 
@@ -82,21 +85,21 @@ def same_entries(task: LinearRegression, left: Array, right: Array) -> Compariso
 
 
 def same_moment(task: LinearRegression, stated: Moment) -> Comparison:
-    """A formula for E[<G, N> G] against the exact moment, at drawn N."""
+    """The formula ``stated`` for E[<G, N> G] equals the exact moment, at random N."""
     N = drawn(task.dimension)
     left = jax.vmap(lambda N: stated(HeadRisk(task), N))(jnp.asarray(N))
     return same_entries(task, left, exact.floats(exact.moments(task).paired(exact.rationals(N))))
 
 
 def same_second_moments(loss: MultiHeadLoss, stated: Float[Array, "rows rows rows rows"]) -> Comparison:
-    """A formula for E[G_mn G_pq] against the exact moments."""
+    """The values ``stated`` of E[G_mn G_pq] equal the exact moments."""
     return same_entries(loss.task, stated, exact.floats(exact.moments(loss.task).second))
 
 
 def same_slopes(
     task: LinearRegression, stated: Callable[[HeadRisk, Square], Float[Array, "d rows rows"]]
 ) -> Comparison:
-    """A formula for the derivatives of L_1, .., L_d against those of the exact E(<G, N> - w-hat_i)^2, by JAX."""
+    """The formula ``stated`` for grad L_i, i <= d, equals JAX's derivative of the exact L_i, at random N."""
     known, N, d = exact.moments(task).rounded, jnp.asarray(drawn(task.dimension)), task.dimension
     of_all = lambda N: jnp.stack([known.component(N, i) for i in range(d)])
     return same_entries(task, jax.vmap(lambda N: stated(HeadRisk(task), N))(N), jax.vmap(jax.jacobian(of_all))(N))
@@ -131,7 +134,8 @@ def literal_risk(loss: MultiHeadLoss) -> Comparison:
     r"""the risk of (6) is $\mathbb{E}\bigl((1 + \langle G, M_{d+1} \rangle) y_q + \sum_i (\langle G, M_i \rangle - \hat
     w_i) x_q[i]\bigr)^2$, $M_i = \sum_h b_h (a_i^h)^\top$
 
-    The closed form and exact moments are judged against an exact mean over the prompts of the literal model.
+    The risks by the closed form and by exact moments are compared with the mean squared error of the literal model over
+    prompts. This mean is exact.
     """
     task, rows = loss.task, loss.task.dimension + 1
     rng = np.random.default_rng([3, rows])
@@ -146,14 +150,14 @@ def separated(loss: MultiHeadLoss, start: PyTree) -> Comparison:
     r"""$R = \sum_{i \le d} \mathbb{E}(\langle G, M_i \rangle - \hat w_i)^2 + \mathbb{E}(1 + \langle G, M_{d+1}
     \rangle)^2 y_q^2$
 
-    The cross terms of y_q with x_q vanish only if y_q is independent of x_q. For y_q = w^T x_q, the guess of section
-    5.1.3 and of y_q-LSA, they do not.
+    The cross terms of y_q with x_q vanish if y_q is independent of x_q. They do not vanish for y_q = w^T x_q, the guess
+    of section 5.1.3 and of y_q-LSA.
     """
     return _separated(loss, start)
 
 
 def _separated(loss: MultiHeadLoss, start: PyTree) -> Comparison:
-    """The sum of both parts against the whole risk, at drawn heads with the guess of the start."""
+    """The sum of both parts equals the whole risk, at random heads with the guess of the start."""
     model, task = start.reduced(), loss.task
     pairs = []
     for seed in (1, 2):
@@ -226,7 +230,7 @@ def eq_23_shared(loss: MultiHeadLoss) -> Comparison:
     r"""$\mathbb{E}[G_{mn} G_{pq}] = \mathbb{E}_w\bigl[(M_w)_{mn} (M_w)_{pq}\bigr]$ as $C \to \infty$, $M_w =
     \begin{bmatrix} I & w \\ w^\top & \lVert w \rVert^2 \end{bmatrix}$
 
-    G tends to M_w with w-hat still random: the mean of the product is not the product of the means.
+    G tends to M_w at w = w-hat, which is still random. So the mean of the product is not the product of the means.
     """
     return same_second_moments(loss, prompts.moments(loss.risk.prior_mean, 0.0).second)
 
@@ -278,13 +282,13 @@ def eq_25_shared(loss: MultiHeadLoss) -> Comparison:
     \end{bmatrix} S^\top$ as $C \to \infty$, for $M_i = S^{-\top} \begin{bmatrix} P & p \\ p^\top & \pi \end{bmatrix}
     S^{-1}$ and $S = \begin{bmatrix} I & 0 \\ w_\star^\top & 1 \end{bmatrix}$
 
-    With the corrected (24) instead of the printed one.
+    This follows from the corrected (24) instead of the printed one.
     """
     return same_slopes(loss.task, lambda risk, N: derivative(risk, N, product_with_spread))
 
 
 def _slopes_at_labels(task: LinearRegression) -> Float[Array, "routes d"]:
-    """The size of grad L_i at M_i = e_{d+1} e_i^T for each i, by both routes, relative to that of its first term."""
+    """The largest entry of grad L_i at M_i = e_{d+1} e_i^T, relative to that of its first term, by both routes."""
     known, risk, d = exact.moments(task).rounded, HeadRisk(task), task.dimension
     index = jnp.arange(d)
     N = jnp.zeros((d, d + 1, d + 1)).at[index, d, index].set(1.0)
@@ -298,7 +302,7 @@ def _slopes_at_labels(task: LinearRegression) -> Float[Array, "routes d"]:
 def no_zero_slope(loss: MultiHeadLoss) -> Comparison:
     r"""$\nabla L_i \ne 0$ at every $M_i$ as $C \to \infty$, as $M$ has full rank and $N_i$ a rank of at most $2$
 
-    It rests on (24), which multiplies means over w-hat. Moreover, at d = 1 both ranks are 2.
+    The argument uses (24), which multiplies means over w-hat. Moreover, at d = 1 both ranks are 2.
     """
     return setting.counted(jnp.all(_slopes_at_labels(loss.task) < _ZERO, axis=0))
 
@@ -307,6 +311,6 @@ def no_zero_slope(loss: MultiHeadLoss) -> Comparison:
 def zero_slope(loss: MultiHeadLoss) -> Comparison:
     r"""$\nabla L_i = 0$ at $M_i = e_{d+1} e_i^\top$ as $C \to \infty$
 
-    The opposite of the printed statement: there <G, M_i> = w-hat_i, so that L_i = 0.
+    This is the opposite of the printed statement. At this M_i, <G, M_i> = w-hat_i, so L_i = 0.
     """
     return setting.same(loss.task, _slopes_at_labels(loss.task).reshape(-1), 0.0, 1.0)
