@@ -1,4 +1,4 @@
-"""xie2025, appendices A.3 and A.4: (26) to (29) at finite contexts, and the proof of Lemma 1."""
+"""xie2025, appendices A.3 and A.4: (26) in the limit, (27) to (29) at finite C, and the proof of Lemma 1."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +34,10 @@ ON_LIMITS.corrected(ON_LIMITS.claim("eq-26", "(26)", note=SHARED_WEIGHTS)(eq_23)
 
 
 def _at_length(C: float) -> Moment:
-    """E[<G, N> G] at another context length: of one token at C = 1, and the mean over w-hat of <M_w, N> M_w at inf."""
+    """The function E[<G, N> G] at context length C.
+
+    At C = 1 it is the moment of one token. At C = inf it is the mean over w-hat of <M_w, N> M_w.
+    """
 
     def moment(risk: HeadRisk, N: Square) -> Square:
         return second_moment(HeadRisk(LinearRegression(risk.task.covariance, C, prior_mean=risk.prior_mean)), N)
@@ -43,7 +46,7 @@ def _at_length(C: float) -> Moment:
 
 
 def _eq_27(different: Moment) -> Moment:
-    """(27), contracted with N, with a moment of two different tokens."""
+    """The right side of (27), contracted with N. ``different`` gives the moment of two different tokens."""
 
     def moment(risk: HeadRisk, N: Square) -> Square:
         inverse_C = 1 / risk.task.context_length
@@ -103,7 +106,7 @@ def eq_29(loss: MultiHeadLoss) -> Comparison:
 def eq_29_shared(loss: MultiHeadLoss) -> Comparison:
     r"""$\nabla L_i = 2 \mathbb{E}[\langle G, M_i \rangle G] - 2 (w_{\star,i} M + N_i)$, the first by the corrected (27)
 
-    Holds with the corrected (27) instead of the printed one.
+    This holds with the corrected (27) instead of the printed one.
     """
     return same_slopes(loss.task, lambda risk, N: derivative(risk, N, _MEAN_OF_PRODUCTS))
 
@@ -112,7 +115,7 @@ def eq_29_shared(loss: MultiHeadLoss) -> Comparison:
 def residual_gradient(loss: MultiHeadLoss) -> Comparison:
     r"""at the weights of Theorem 4 $(\eta = 1)$ the gradient is of the order $1/C$
 
-    C |grad R| is the same at C and at 100 C.
+    Judged as: C |grad R| is the same at C and at 100 C, by both routes.
     """
     task, model = loss.task, setting.descent_heads(loss.risk.prior_mean, 1.0)
     sizes = []
@@ -130,7 +133,7 @@ def best_step_at_rest(loss: MultiHeadLoss) -> Comparison:
     r"""the weights (7) with $w = w_\star$, $W^P = -\eta I$ and $\eta = C/(C+d+1)$ are a stationary point of $y_q$-LSA
     at every $C$
 
-    The printed remark has eta = 1, where the gradient vanishes only as C -> infinity.
+    The printed remark has eta = 1. There the gradient vanishes only as C -> infinity.
     """
     return setting.at_rest(loss.task, setting.descent_heads(loss.risk.prior_mean, loss.risk.step_size))
 
@@ -156,8 +159,9 @@ def positive_mean(loss: MultiHeadLoss) -> Comparison:
 def convex_in_forms(loss: MultiHeadLoss) -> Comparison:
     """$L_i$ is convex in $M_i$
 
-    Judged at drawn matrices, for i = 1. L_i is the mean of the square of an affine function of M_i. The Hessian 2 M of
-    the proof has the wrong shape: it is 2 E[G x G], which (23) turns into 2 M x M.
+    L_i is convex because it is the mean of the square of an affine function of M_i. Judged at the midpoints of random
+    pairs of matrices, for i = 1. The Hessian 2 M of the proof has the wrong shape. The correct one is 2 E[G (x) G], or
+    2 M (x) M with (23).
     """
     known = exact.moments(loss.task)
     normals = np.random.default_rng(5).integers(-3, 4, size=(_DRAWN, 2, *known.first.shape))
