@@ -15,9 +15,10 @@ from flowsim.papers.xie2025.setting import HEADS, drawn_heads, few_coordinates, 
 
 
 def block_of(head: FactoredMultiHeadAttention, *, keys_and_values: bool = False) -> LinearTransformerBlock:
-    """The linear transformer block that the proof of Lemma 3 builds from one head with a guess.
+    """A linear transformer block built from one head with a guess, as in the proof of Lemma 3.
 
-    W_3 = [I 0; w^T 0] stands after W^Q, and with ``keys_and_values`` also after W^K and W^V; c = 1 + |w|^2 in (31).
+    W_3 = [I 0; w^T 0] stands after W^Q. With ``keys_and_values`` it also stands after W^K and W^V, as in the printed
+    proof. W_1 of (31) has c = 1 + |w|^2.
     """
     w = head.w
     d = w.size
@@ -29,7 +30,7 @@ def block_of(head: FactoredMultiHeadAttention, *, keys_and_values: bool = False)
 
 
 def _block(loss: MultiHeadLoss, keys_and_values: bool) -> Comparison:
-    """A linear transformer block against y_q-LSA at drawn weights."""
+    """The block of `block_of` predicts as y_q-LSA does, at random weights."""
     d = loss.task.dimension
     W_K, W_Q, W_V, W_P = normals(4, 1, d + 1, d + 1)
     head = FactoredMultiHeadAttention(W_K, W_Q, W_V, W_P, normals(d), trainable=True)
@@ -45,7 +46,8 @@ ON_DRAWN = SECTION.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context,
 def block(loss: MultiHeadLoss) -> Comparison:
     """$y_q$-LSA is a linear transformer block
 
-    Judged by a block that predicts as y_q-LSA does at drawn weights. It is not that of the proof: see lemma-3.proof.
+    Judged by a block that predicts as y_q-LSA does at random weights. It is not the block of the proof: see
+    lemma-3.proof.
     """
     return _block(loss, False)
 
@@ -54,7 +56,7 @@ def block(loss: MultiHeadLoss) -> Comparison:
 def block_of_the_proof(loss: MultiHeadLoss) -> Comparison:
     """$y_q$-LSA is the linear transformer block with $W_3$ after each of $W^K$, $W^Q$ and $W^V$
 
-    W_3 replaces the labels of the context by X w, where (11) keeps them: the proof holds only if y = X w.
+    W_3 replaces the labels of the context by X w, but (11) keeps them. So the proof holds only if y = X w.
     """
     return _block(loss, True)
 
@@ -63,7 +65,7 @@ def block_of_the_proof(loss: MultiHeadLoss) -> Comparison:
 def block_as_corrected(loss: MultiHeadLoss) -> Comparison:
     """$y_q$-LSA is the linear transformer block with $W_3$ after $W^Q$ alone
 
-    W^K and W^V stay as they are: the printed ones overwrite the labels.
+    W^K and W^V stand without W_3, which would overwrite the labels of the context.
     """
     return _block(loss, False)
 
@@ -101,7 +103,7 @@ def listed_derivatives(loss: MultiHeadLoss) -> Comparison:
     2 \mathbb{E}[t_j G b]$, $\partial R/\partial a_{d+1} = 2 \sum_j \mathbb{E}[t_j v_j G b]$, $\partial R/\partial v_j =
     2 \mathbb{E}\bigl[t_j (1 + b^\top G a_{d+1})\bigr]$
 
-    In dR/dv_j step 2 writes b^T G a_j for b^T G a_{d+1}, which is 0 there.
+    In dR/dv_j step 2 has b^T G a_j in place of b^T G a_{d+1}. The correct term is 0 there.
     """
     task = loss.task
     model = drawn_heads(task.dimension, 1, 8, trainable=True)
@@ -129,7 +131,7 @@ def squared_map(loss: MultiHeadLoss) -> Comparison:
     r"""$\mathbb{E}\bigl[w^\top \bigl(\sum_i x_i x_i[j]\bigr) \bigl(\sum_k x_k x_k^\top\bigr) w\bigr] = C (C + 1) w_j w
     + C \lVert w \rVert^2 e_j$
 
-    The preceding line has the number C (C - 1) w_j |w|^2 where it means C (C - 1) w_j w.
+    The preceding line has the number C (C - 1) w_j |w|^2 in place of the vector C (C - 1) w_j w.
     """
     task, d = loss.task, loss.task.dimension
     C, second = float(task.context_length), exact.moments(task).second[:d, :d, :d, :d]
