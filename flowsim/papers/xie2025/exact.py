@@ -1,7 +1,7 @@
-"""The risk of heads by moments of prompts in rational arithmetic: a second route, which shares nothing with `HeadRisk`.
+"""The risk of heads by moments of prompts in rational arithmetic: a second route, independent of `HeadRisk`.
 
-A moment is the mean of a product of entries of tokens z = (x, y). With each y written out as sum_k w-hat_k x_k, only
-powers of independent normal numbers are left. Elimination solves the normal equations for the least risks.
+A moment is the mean of a product of entries of tokens z = (x, y). With y = sum_k w-hat_k x_k it becomes a sum of
+products of E x_k^p and E w-hat_k^p. Elimination solves the normal equations, which give the least risks.
 """
 
 import collections
@@ -35,7 +35,7 @@ def rationals(values: ArrayLike | Iterable) -> Rationals:
 
 
 def floats(values: Numbers) -> Float[Array, "..."]:
-    """Rational numbers, rounded to float64, which those of a trace are."""
+    """Rational numbers, rounded to float64. JAX arrays are returned unchanged."""
     if isinstance(values, jax.Array):
         return values
     rounded = np.frompyfunc(lambda value: int(value.p) / int(value.q), 1, 1)(np.asarray(values, dtype=object))
@@ -61,7 +61,7 @@ class Moments(eqx.Module):
 
     @property
     def centred(self) -> "Moments":
-        """The moments of G - E G and w-hat - w*, which suffice for a trained guess: it absorbs every mean."""
+        """The moments of G - E G and w-hat - w*. They are enough for a trained guess, because it absorbs the means."""
         mixed = self.mixed - self.prior_mean[:, None, None] * self.first
         second = self.second - self.first[:, :, None, None] * self.first
         return Moments(self.prior_mean * 0, self.first * 0, mixed, second)
@@ -76,7 +76,10 @@ class Moments(eqx.Module):
         return (self.paired(N) * N).sum() - 2 * (N * self.mixed[i]).sum() + 1 + self.prior_mean[i] ** 2
 
     def __call__(self, model: AnyHeads) -> Numbers:
-        """The risk E (f - <w-hat, x_q>)^2: mean squares of the coefficients of the coordinates and of the constant."""
+        """The risk E (f - <w-hat, x_q>)^2.
+
+        It is the sum of the mean squares of the coefficients of the query's coordinates and of the constant term.
+        """
         heads = model.reduced()
         if self.second.dtype == object and _is_traced(heads):
             return self.rounded(heads)
@@ -93,19 +96,20 @@ class Moments(eqx.Module):
 
 
 def _is_traced(model: AnyHeads) -> bool:
-    """Whether JAX traces a model, whose numbers are then in float64."""
+    """Whether JAX traces a model. The numbers of a traced model are in float64."""
     return not all(map(checks.is_concrete, jax.tree.leaves(model)))
 
 
 def moments(task: LinearRegression, length: float | None = None) -> Moments:
-    """The exact moments of a task, at its own context length or at another one, which may be infinite."""
+    """The exact moments of a task at its context length, or at ``length`` if it is given. Both may be infinite."""
     mean = np.zeros(task.dimension) if task.prior_mean is None else np.asarray(task.prior_mean, dtype=float)
     return _moments(tuple(mean.tolist()), float(task.context_length) if length is None else length)
 
 
 def solved(known: Moments, right: Rationals) -> Rationals:
-    """Symmetric matrices N, (k, d+1, d+1), with E[<G, N> G] = F for each F of ``right``, by elimination. If N is not
-    unique, its free entries are zero.
+    """Symmetric matrices N, (k, d+1, d+1), with E[<G, N> G] = F for each F of ``right``, by elimination.
+
+    If N is not unique, its free entries are zero.
 
     **Arguments:** right: (k, d+1, d+1), symmetric.
     """
@@ -124,7 +128,7 @@ def solved(known: Moments, right: Rationals) -> Rationals:
 
 
 def solution(known: Moments, w: ArrayLike) -> Rationals:
-    """The symmetric matrices N_1, .., N_d of least risk with a guess w^T x_q, (d,), and last the M_{d+1} of a bias."""
+    """The symmetric N_1, .., N_d of least risk with the guess w^T x_q, and then M_{d+1} of a bias; w is (d,)."""
     guess = rationals(w)
     return solved(known, np.concatenate([known.mixed - guess[:, None, None] * known.first, -known.first[None]]))
 
@@ -143,9 +147,10 @@ def least_with_trained_guess(known: Moments) -> flint.fmpq:
 
 
 def gradient(known: Moments, model: AnyHeads) -> AnyHeads:
-    """The derivative of the risk in all weights of a model, exact in those of its heads (b, A) and in w.
+    """The gradient of the risk in all weights of a model.
 
-    Let t_i be the coefficient of the query's coordinate i. Without a bias the derivative is
+    It is computed exactly in b, A and w, and then by the chain rule in float64. If JAX traces the model, all of it is
+    in float64. Let t_i be the coefficient of the query's coordinate i. Without a bias the derivatives are
     2 sum_i E[t_i G (a_i + w_i a_{d+1})] for b, 2 E[t_i G b] for a_i, 2 sum_i w_i E[t_i G b] for a_{d+1} and
     2 E[t_i (1 + b^T G a_{d+1})] for w_i.
     """
