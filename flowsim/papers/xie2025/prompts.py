@@ -1,4 +1,4 @@
-"""Exact means over finitely many weights and prompts, and what two models predict on drawn prompts of xie2025."""
+"""Exact means over prompts by finite sums, and the comparison of two models on random prompts."""
 
 import itertools
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def normal_rule(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def moments(mean: Float[Array, " d"], inverse_C: Float[Array, ""] | float) -> Moments:
-    """The moments of prompts in float64: the moments given w-hat, averaged over w-hat. JAX can trace the function.
+    """The moments of prompts in float64, as the mean over w-hat of the moments given w-hat. JAX can trace the function.
 
     Given w-hat = w, the mean of a token's z z^T is M_w = [I w; w^T |w|^2], and Isserlis' theorem gives its second
     moments.
@@ -58,7 +58,7 @@ def moments(mean: Float[Array, " d"], inverse_C: Float[Array, ""] | float) -> Mo
 
 
 def count(d: int, length: float) -> float:
-    """The number of prompts that `mean_squared_error` averages over."""
+    """The number of prompts in the mean of `mean_squared_error`."""
     return (2 * (d * length) ** 2 + 1) * (2 * d**2 + 1) * 2 * d
 
 
@@ -69,10 +69,10 @@ def few_prompts(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
 
 
 def mean_squared_error(task: LinearRegression, model: AnyHeads) -> Float[Array, ""]:
-    """E (f(E) - y)^2 as an exact mean over the predictions of the model, prompt by prompt.
+    """E (f(E) - y)^2, as an exact mean of the squared error over finitely many prompts.
 
-    The squared error has degree 4 in the covariates of the context, degree 4 in w-hat and degree 2 in those of the
-    query.
+    The squared error has degree 4 in the covariates of the context, degree 4 in w-hat, and degree 2 in the covariates
+    of the query.
     """
     d, C = task.dimension, int(task.context_length)
     mean = np.zeros(d) if task.prior_mean is None else np.asarray(task.prior_mean)
@@ -104,7 +104,7 @@ _PROMPTS = 16
 
 
 def alike(task: LinearRegression, one: Predictor, other: Predictor) -> Comparison:
-    """The statement that two models predict the same on drawn prompts of a task."""
+    """The statement that two models predict the same on 16 random prompts of a task."""
     prompts = jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(1), _PROMPTS))
     left, right = (jax.vmap(model)(prompts) for model in (one, other))
     # Labels of the size of |w*| cancel, which magnifies rounding errors.
