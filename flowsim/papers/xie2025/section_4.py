@@ -1,4 +1,4 @@
-"""xie2025, section 4, y_q-LSA: what it predicts, its stationary point, its least risk, and that of a linear block."""
+"""xie2025, section 4, y_q-LSA: its predictions, stationary point and least risk, and the linear transformer block."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ _BIAS = 0.3
 
 
 def _eq_8(loss: MultiHeadLoss, factor: float | Array) -> Comparison:
-    """(3) at the weights (7) with W^P = -factor eta I against y_q - (eta/C) (w*^T X^T - y^T) X x_q.
+    """(3) at the weights (7) with W^P = -factor eta I equals y_q - (eta/C) (w*^T X^T - y^T) X x_q.
 
     eta = 0.7, and y_q is 0, a bias, or linear in x_q with a bias.
     """
@@ -64,7 +64,7 @@ def eq_9(loss: MultiHeadLoss) -> Comparison:
     r"""(8) with $y_q = w_\star^\top x_q$ is $\bigl(w_\star - \tfrac{\eta}{C} X^\top (X w_\star - y)\bigr)^\top x_q$, a
     step down the gradient of $\frac{\lVert X w - y \rVert^2}{2 C}$
 
-    Judged at w* of any size; the surrounding text has w* = 0.
+    Judged for all w*; the surrounding text has w* = 0.
     """
     w = loss.risk.prior_mean
 
@@ -112,8 +112,8 @@ def any_step_at_rest(loss: MultiHeadLoss) -> Comparison:
     r"""as $C \to \infty$, the weights (7) with $w = w_\star$ and any step size $\eta$ are a stationary point of
     $y_q$-LSA
 
-    Judged with W^P = -eta I, because (3) divides by C, at eta = 0.5 and 1. The theorem leaves eta open, but its proof
-    sets b = (-w*, 1) and A = [I 0; 0 0], which is eta = 1.
+    Judged at eta = 0.5 and 1, with W^P = -eta I because (3) divides by C. The theorem leaves eta open, but its proof
+    sets b = (-w*, 1) and A = [I 0; 0 0]. This is eta = 1.
     """
     return setting.at_rest(loss.task, *(setting.descent_heads(loss.risk.prior_mean, eta) for eta in setting.STEPS))
 
@@ -123,7 +123,7 @@ def unit_step_at_rest(loss: MultiHeadLoss) -> Comparison:
     r"""as $C \to \infty$, the weights (7) with $w = w_\star$ and $W^P = -I$ ($\eta = 1$) are a stationary point of
     $y_q$-LSA
 
-    The printed statement leaves eta open; dR/d eta = 2 d (eta - 1) in the limit.
+    The printed statement leaves eta open, but dR/d eta = 2 d (eta - 1) in the limit.
     """
     return setting.at_rest(loss.task, setting.descent_heads(loss.risk.prior_mean, 1.0))
 
@@ -132,14 +132,14 @@ def unit_step_at_rest(loss: MultiHeadLoss) -> Comparison:
 def not_convex_with_guess(loss: MultiHeadLoss) -> Comparison:
     """the risk of $y_q$-LSA is not convex
 
-    As for Lemma 1, with the same w. The paper's proof writes X w = y, which does not hold.
+    Judged as Lemma 1, at two points with the same w. The paper's proof uses X w = y, which does not hold.
     """
     step = GradientDescentStep(loss.risk.step_size, loss.risk.prior_mean).reduced()
     return setting.midpoint(loss.task, *setting.mirrored(step))
 
 
 def _is_least(task: LinearRegression, found: Array) -> Comparison:
-    """The statement that the risks found are the least one with a trained guess."""
+    """The statement that each risk in ``found`` is the least risk with a trained guess."""
     return setting.same(task, found, setting.least_with_trained_guess(task), float(task.dimension))
 
 
@@ -147,7 +147,7 @@ def _is_least(task: LinearRegression, found: Array) -> Comparison:
 def unit_step_is_least(loss: MultiHeadLoss) -> Comparison:
     r"""the stationary point of Theorem 4 $(\eta = 1)$ is the global optimum of $y_q$-LSA
 
-    In the limit its risk is 0. At finite C it is d (d+1)/C, above d (d+1)/(C+d+1).
+    In the limit its risk is 0. At finite C it is d (d+1)/C, which is above the least risk d (d+1)/(C+d+1).
     """
     return _is_least(loss.task, setting.risks(loss.task, setting.descent_step(loss.task, 1.0)))
 
@@ -157,8 +157,8 @@ def best_step_is_least(loss: MultiHeadLoss) -> Comparison:
     r"""one step of gradient descent from $w_\star$ with $\eta = C/(C+d+1)$ is the global optimum of $y_q$-LSA, at every
     $C$
 
-    True of the best step size instead of 1. It is the optimum of any number of heads with a trained guess: R is d
-    (d+1)/(C+d+1) + 2 |w* - w|^2/(d C + 2) plus a sum of squares.
+    The step size is the best one instead of 1. With any number of heads and a trained guess, R is a sum of squares plus
+    d (d+1)/(C+d+1) + 2 |w* - w|^2/(d C + 2), so this step is their optimum too.
     """
     task = loss.task
     step = setting.descent_step(task, HeadRisk(task).step_size).reduced()
@@ -181,7 +181,8 @@ def best_descent_is_a_lower_bound(loss: MultiHeadLoss) -> Comparison:
     r"""at finite $C$ the risk of one step of gradient descent from $w_\star$ with $\eta^* = C/(C+d+1)$ is a lower bound
     of that of $y_q$-LSA
 
-    Judged at drawn weights and near the step, which reaches the bound: see sec-5.2 and sec-4.2.conjecture.
+    Judged at weights near and far from those of the step, in a random direction. The step reaches the bound: see
+    sec-5.2 and sec-4.2.conjecture.
     """
     task, step = loss.task, setting.descent_step(loss.task, loss.risk.step_size).reduced()
     known, drawn = exact.moments(task), setting.drawn_heads(task.dimension, 1, 10, trainable=True)
@@ -219,8 +220,8 @@ def block_is_descent(loss: MultiHeadLoss) -> Comparison:
     r"""the global optimum of the linear transformer block is one step of gradient descent from $w_\star$ with $\eta^* =
     C/(C+d+1)$
 
-    Because x ~ N(0, I), the block's preconditioner is a multiple of I: a Newton step on the mean Hessian is a step of
-    gradient descent. The block contains y_q-LSA and has its least risk.
+    The block's preconditioner is a multiple of I because x ~ N(0, I). So a Newton step with the mean Hessian is a step
+    of gradient descent. The block can predict as y_q-LSA does, and both have the same least risk.
     """
     task = loss.task
     gaps = _risks_of_block(loss)[None] - setting.best_descent_risks(task)[:, None]
