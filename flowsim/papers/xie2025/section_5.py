@@ -1,6 +1,6 @@
-"""xie2025, section 5: the least risk by heads, prior mean and guess, and that of y_q-LSA, against gradient descent.
+"""xie2025, section 5: least risks by heads, prior mean and guess, and with y_q-LSA, compared with gradient descent.
 
-What the figures show is judged along the gradient flow of the exact risk instead of Adam on batches.
+The figures show training by Adam on batches. Here they are judged along the gradient flow of the exact risk.
 """
 
 import jax
@@ -31,7 +31,11 @@ _SCALES = (0.0, 0.5, 1.0, 2.0, 10.0)
 
 
 def _risks_by_heads(task: LinearRegression) -> tuple[Float[Array, " H"], Bool[Array, ""]]:
-    """The least risks of 1, .., d + 1 heads, and whether one disagrees with its weights or the normal equations."""
+    """The least risks of 1, .., d + 1 heads, and whether a check of them fails.
+
+    Each is checked against the risk at its weights, by both routes, and those of d and d + 1 heads against the normal
+    equations.
+    """
     d, bound = task.dimension, setting.least(task)
     found = jnp.stack([setting.reached(task, setting.zero_heads(d, H))[1] for H in range(1, d + 2)])
     off = jnp.any(jnp.abs(found - found[:, -1:]) > setting.SAME * found)
@@ -51,7 +55,7 @@ ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS, constants=setting.optimum_co
 def more_heads_help(loss: MultiHeadLoss) -> Comparison:
     """the least risk decreases with every head up to $d + 1$
 
-    It decreases up to d heads only: head d + 1 does not lower it.
+    It decreases up to d heads only. Head d + 1 does not lower it.
     """
     risks, wrong = _risks_by_heads(loss.task)
     return setting.counted(risks[1:] >= (1 - setting.SAME) * risks[:-1], unknown=wrong)
@@ -103,7 +107,10 @@ def best_descent_is_better(loss: MultiHeadLoss) -> Comparison:
 def _gap(
     loss: MultiHeadLoss, descent: setting.Descent, mean: np.ndarray, w: np.ndarray, bias: float = 0.0
 ) -> Comparison:
-    """The gap at another prior mean and the guess w^T x_q + bias, which is proportional to |mean - w|^2 + bias^2."""
+    """The least risk exceeds ``descent`` by |mean - w|^2 + bias^2 times `HeadRisk.gap`.
+
+    The prior mean is ``mean`` instead of the mean of the loss, and the guess is w^T x_q + bias.
+    """
     d = loss.task.dimension
     with jax.ensure_compile_time_eval():  # so that its moments are rational numbers in a trace, too
         task = LinearRegression(loss.task.covariance, loss.task.context_length, prior_mean=mean)
@@ -192,7 +199,7 @@ def guess_closes_best_gap(loss: MultiHeadLoss) -> Comparison:
     r"""the least risk of $y_q$-LSA is that of one step of gradient descent from $w_\star$ with $\eta^* = C/(C+d+1)$,
     whatever $w_\star$
 
-    True of the best step size.
+    The printed statement is true for the best step size.
     """
     return _guess_closes_gap(loss.task, setting.best_descent_risks)
 
@@ -238,7 +245,7 @@ def _scale(loss: MultiHeadLoss) -> Scalar:
 
 
 def _still_to_fall(loss: MultiHeadLoss, trajectory: Trajectory) -> Float[Array, "1"]:
-    """How far the risk at most falls from the end of a flow to its limit: by its excess, and by what it changes."""
+    """A bound on the fall of the risk from the end of a flow to its limit: its excess or its change, if smaller."""
     _, change = limit(trajectory, loss.excess)
     return jnp.maximum(jnp.minimum(trajectory.excess[-1:], change), 0.0)
 
@@ -260,7 +267,7 @@ def above_descent(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
 def ends_least(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
     """training ends at the least risk of as many heads
 
-    Judged from the drawn starts. With fewer than d + 1 heads, what the figure shows depends on the start.
+    Judged from random starts. With fewer than d + 1 heads, the risk in the figure depends on the start.
     """
     distance = jnp.abs(_moments(loss)(flow.end) - loss.minimum)
     return at_most(distance[None], _REACHED * _scale(loss), allowance=_still_to_fall(loss, flow))
@@ -300,9 +307,9 @@ def ends_at_gap_of_guess(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
 
 
 def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
-    """How the derivative df/dx_q of a model compares with g, that of the best step of gradient descent from w*.
+    """The derivative df/dx_q of a model, compared with g, the derivative for the best gradient step from w*.
 
-    If the model has no bias, both predictions are linear in x_q ~ N(0, I), so that E |df/dx_q - g|^2 = E (f - f_GD)^2.
+    If the model has no bias, both predictions are linear in x_q ~ N(0, I), so E |df/dx_q - g|^2 = E (f - f_GD)^2.
 
     **Returns:** E |df/dx_q - g|^2, the cosine E <df/dx_q, g>/sqrt(E |df/dx_q|^2 E |g|^2), and E |g|^2.
     """
