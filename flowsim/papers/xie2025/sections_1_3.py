@@ -23,8 +23,8 @@ def distance_to_descent(loss: MultiHeadLoss) -> Comparison:
     r"""for $w_\star \ne 0$ and at finite $C$ no number of heads with $y_q = 0$ predicts as one step of gradient descent
     from $w_\star$ does
 
-    The text says that heads cannot in general replicate the step. For every eta the least mean squared difference is 2
-    |w*|^2/(d C + 2). It vanishes as C -> infinity, where one head predicts as gradient descent does.
+    The text says that heads cannot in general replicate the step. For every eta the least mean squared difference is
+    2 |w*|^2/(d C + 2). It vanishes as C -> infinity. In this limit one head predicts as gradient descent does.
     """
     known, missed = exact.moments(loss.task), jnp.sum(loss.risk.prior_mean**2)
     (N,) = exact.solved(known, known.first[None])
@@ -60,10 +60,11 @@ def cost_of_a_head(task: LinearRegression) -> Array:
     """A lower bound on the risk of d - 1 heads with y_q = 0 minus the least risk of any number of heads, at finite C
     and w* != 0.
 
-    The symmetric parts that d - 1 heads make vanish, as quadratic forms, on a plane that contains some v = (x, w*^T x)
-    with |x| = 1. Let N_i be the parts of least risk. Among all N with N(v, v) = 0 the least E <G, N - N_i>^2 is N_i(v,
-    v)^2/E <G, F>^2 with E[<G, F> G] = v v^T. Neither sum_i N_i(v, v)^2 nor E <G, F>^2 depends on the direction of x,
-    because the law of the covariates does not.
+    The quadratic forms M_i(v, v) = sum_h (b_h^T v) (a_i^h)^T v of d - 1 heads are zero on a plane, where all b_h^T v
+    are. The plane contains some v = (x, w*^T x) with |x| = 1. Let N_i be the symmetric matrices of least risk. Among
+    all N with N(v, v) = 0 the least E <G, N - N_i>^2 is N_i(v, v)^2/E <G, F>^2 with E[<G, F> G] = v v^T. The bound is
+    the sum of these over i. Neither sum_i N_i(v, v)^2 nor E <G, F>^2 depends on the direction of x, because the law of
+    the covariates does not.
     """
     known, d = exact.moments(task), task.dimension
     v = np.append(np.eye(d, dtype=int)[0], known.prior_mean[0])
@@ -79,9 +80,9 @@ def fewest_heads(loss: MultiHeadLoss) -> Comparison:
     r"""at finite $C$ and for $w_\star \ne 0$, $d$ heads with $y_q = 0$ reach the least risk of any number, and $d - 1$
     do not
 
-    The printed number d + 1 is one too many: only the symmetric parts of the M_i matter, and M_i whose last row is zero
-    can realize the optimal ones. With y_q = w*^T x_q one head is enough. It is proved that d - 1 heads stay above; how
-    far above is numerical.
+    The printed number d + 1 is one too many. Only the symmetric parts of the M_i matter, and M_i with a zero last row
+    can have the optimal ones. With y_q = w*^T x_q one head is enough. `cost_of_a_head` proves that d - 1 heads stay
+    above the least risk. How far above is found numerically.
     """
     task, d = loss.task, loss.task.dimension
     bound = setting.least(task)
@@ -105,7 +106,7 @@ def _step_from_zero(d: int) -> MultiHeadAttention:
 def no_stationary_point(loss: MultiHeadLoss) -> Comparison:
     r"""as $C \to \infty$ and for $w_\star \ne 0$, $\nabla R \ne 0$ at all weights but trivial ones
 
-    The proof rests on (24), which multiplies means over w-hat. One head reaches R = 0, at a global minimum.
+    The proof uses (24), which multiplies means over w-hat. One head reaches R = 0, which is a global minimum.
     """
     task, best = loss.task, _step_from_zero(loss.task.dimension)
     return setting.counted(jnp.all(setting.slopes(task, best) <= _AT_REST * setting.slope_of_parts(task, best)))
@@ -116,14 +117,14 @@ def least_in_the_limit(loss: MultiHeadLoss) -> Comparison:
     r"""as $C \to \infty$, one head with $y_q = 0$, $b = (0, 1)$ and $A = \begin{bmatrix} I & 0 \\ 0 & 0 \end{bmatrix}$
     is at a global minimum, $R = 0$
 
-    The opposite of the printed statement, for every w*: as C -> infinity, b^T G = (w-hat, |w-hat|^2) reveals w-hat. (b,
-    A) are products of the weights W^K, W^Q, W^V, W^P, so the same holds for these weights.
+    This is the opposite of the printed statement, for every w*. As C -> infinity, b^T G = (w-hat, |w-hat|^2) gives
+    w-hat exactly. b and A are products of the weights W^K, W^Q, W^V, W^P, so the same holds for these weights.
     """
     return _least_at_a_step(loss)
 
 
 def _least_at_a_step(loss: MultiHeadLoss) -> Comparison:
-    """The risk at one step from 0, and the gradient there, against zero."""
+    """The risk of `_step_from_zero` and the gradient there are zero."""
     task, best = loss.task, _step_from_zero(loss.task.dimension)
     pairs = [setting.same(task, setting.risks(task, best), 0.0, setting.label_energy(task))]
     return joined([*pairs, setting.at_rest(task, best)])
@@ -133,13 +134,17 @@ def _least_at_a_step(loss: MultiHeadLoss) -> Comparison:
 def least_without_a_mean(loss: MultiHeadLoss) -> Comparison:
     r"""as $C \to \infty$ and for $w_\star = 0$, $\nabla R = 0$ at weights that are not trivial
 
-    At one head with b = (0, 1) and A = [I 0; 0 0], as at every other w*: the same is true at w* = 0.
+    Judged at one head with b = (0, 1) and A = [I 0; 0 0]. The risk and its gradient are zero there for every w*, so
+    w* = 0 is not an exception.
     """
     return _least_at_a_step(loss)
 
 
 def _least_slopes(loss: MultiHeadLoss, moment: Moment) -> Comparison:
-    """The least |grad L_i| over all M_i for each i, relative to that at M_i = 0, with ``moment`` for E[<G, M_i> G]."""
+    """For each i the least |grad L_i| over all M_i is zero, relative to its value at M_i = 0.
+
+    ``moment`` gives E[<G, M_i> G].
+    """
     risk, zero = loss.risk, jnp.zeros((loss.task.dimension + 1,) * 2)
     at_zero = derivative(risk, zero, moment).reshape(loss.task.dimension, -1)
 
@@ -155,8 +160,9 @@ def _least_slopes(loss: MultiHeadLoss, moment: Moment) -> Comparison:
 def exception_by_the_proof(loss: MultiHeadLoss) -> Comparison:
     r"""(25), from which Theorem 2 follows, is zero at some $M_i$ where $w_\star = 0$
 
-    At w* = 0 (25) is 2 <M, M_i> M - 2 N_i, where <M, N_i> = 0 and N_i != 0. So the proof, which nowhere uses w* != 0,
-    excludes a stationary point there too: it contradicts the exception that the theorem makes.
+    At w* = 0 the gradient (25) is 2 <M, M_i> M - 2 N_i. It is not zero, because <M, N_i> = 0 and N_i != 0. So the
+    proof, which nowhere uses w* != 0, also excludes a stationary point at w* = 0. This contradicts the theorem's
+    exception.
     """
     return _least_slopes(loss, product_of_means)
 
@@ -165,7 +171,7 @@ def exception_by_the_proof(loss: MultiHeadLoss) -> Comparison:
 def exception_by_the_corrected_proof(loss: MultiHeadLoss) -> Comparison:
     r"""The corrected (25) is zero at some $M_i$ where $w_\star = 0$
 
-    As at every other w*: eq-25.nonzero names the M_i.
+    This is true for every w*. The corrected form of eq-25.nonzero names the M_i.
     """
     return _least_slopes(loss, product_with_spread)
 
@@ -174,8 +180,8 @@ def exception_by_the_corrected_proof(loss: MultiHeadLoss) -> Comparison:
 def not_convex(loss: MultiHeadLoss) -> Comparison:
     """$R$ is not convex in the weights
 
-    (b, A) and (-b, -A) give the same predictions, and the zero weights midway between them predict worse. With more
-    heads the risk contains that of one head, so it is not convex either.
+    (b, A) and (-b, -A) give the same predictions. Midway between them b and A are zero, and the risk is larger. More
+    heads can predict as one head does, so their risk is not convex either.
     """
     task, d = loss.task, loss.task.dimension
     best = [setting.reached(task, setting.zero_heads(d, H))[0] for H in (1, d + 1)]
