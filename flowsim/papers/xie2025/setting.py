@@ -1,7 +1,8 @@
-"""The setting of xie2025, the hypotheses of its statements, models, least risks and stationary points by two routes.
+"""The setting of xie2025, the hypotheses of its statements, models, and risks by two routes.
 
-One route to a risk is the closed form that flows use, the other exact moments. The normal equations in exact moments
-give the least risks, which are compared with the closed forms and with the risks of the weights said to reach them.
+One route to a risk is the closed form that flows use. The other one uses exact moments. The normal equations in exact
+moments give the least risks. These are compared with the closed forms, and with the risks at the weights that are said
+to reach them.
 """
 
 import functools
@@ -30,7 +31,7 @@ MODELS = (MultiHeadAttention, FactoredMultiHeadAttention, LinearTransformerBlock
 
 
 def heads_on_isotropic(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the setting of the paper, heads with a guess and w-hat ~ N(w*, I); elsewhere the unmet hypothesis."""
+    """None in the paper's setting, heads with a guess and w-hat ~ N(w*, I); otherwise the unmet hypothesis."""
     fits = isinstance(loss, MultiHeadLoss)
     return None if fits else unmet("heads with a guess, on prompts with w-hat ~ N(w*, I)")
 
@@ -84,7 +85,7 @@ def zero_heads(
 def descent_heads(
     w: Float[Array, " d"], eta: ArrayLike, guess: ArrayLike | None = None, bias: float = 0.0
 ) -> FactoredMultiHeadAttention:
-    """The weights (7) with W^P = -eta I. The guess, (d,), is fixed if it is given; otherwise it is w, and trainable."""
+    """The weights (7) with W^P = -eta I. A given guess, (d,), is fixed. The default guess is w, and trainable."""
     d = w.size
     W_V = jnp.zeros((d + 1, d + 1)).at[d, :d].set(w).at[d, d].set(-1.0)
     W_K = jnp.diag(jnp.append(jnp.ones(d), 0.0))
@@ -129,7 +130,7 @@ def slopes(task: LinearRegression, model: AnyHeads) -> Float[Array, "2"]:
 
 
 def slope_of_parts(task: LinearRegression, model: AnyHeads) -> Scalar:
-    """|grad R| at weights twice as large, which shows how large the terms are that cancel in the gradient."""
+    """|grad R| at doubled weights, a scale for the terms that cancel in the gradient."""
     return _size(gradient(HeadRisk(task), jax.tree.map(lambda leaf: 2 * leaf, model)))
 
 
@@ -161,7 +162,7 @@ def counted(*failures: ArrayLike, unknown: ArrayLike = False) -> Comparison:
 
 
 def at_rest(task: LinearRegression, *models: MultiHeadAttention | FactoredMultiHeadAttention) -> Comparison:
-    """The gradient at each model, in all its weights and by both routes, against zero."""
+    """The gradient at each model is zero, in all its weights and by both routes."""
     return joined([same(task, slopes(task, model), 0.0, slope_of_parts(task, model)) for model in models])
 
 
@@ -173,7 +174,7 @@ def midpoint(task: LinearRegression, one: FactoredMultiHeadAttention, other: Fac
 
 
 def mirrored(model: MultiHeadAttention) -> tuple[FactoredMultiHeadAttention, FactoredMultiHeadAttention]:
-    """Two factored models of a model's heads, with W^K = W^P = I and with W^Q and W^V of either sign.
+    """Two factored models of a model's heads, with W^K = W^P = I. The second has the opposite W^Q and W^V.
 
     Both predict as the model does, because the signs cancel in the products of b and A.
     """
@@ -223,7 +224,7 @@ def descent_risks(task: LinearRegression) -> Float[Array, " n"]:
 
 
 def best_descent_risks(task: LinearRegression) -> Float[Array, "3"]:
-    """The risk of one step with eta* = C/(C+d+1) from w*: as stated, and by both routes."""
+    """The risk of one step with eta* = C/(C+d+1) from w*: by both routes, and by the stated formula."""
     risk = HeadRisk(task)
     return jnp.append(risks(task, descent_step(task, risk.step_size)), risk.descent_risk)
 
@@ -231,7 +232,10 @@ def best_descent_risks(task: LinearRegression) -> Float[Array, "3"]:
 def same_forms(
     task: LinearRegression, model: MultiHeadAttention, known: exact.Moments, w: np.ndarray
 ) -> list[Comparison]:
-    """The statement that a model has the forms of the normal equations; none if C is infinite: they are not unique."""
+    """The statement that a model has the forms of the normal equations.
+
+    The list is empty if C is infinite, because these forms are not unique then.
+    """
     if np.isinf(float(task.context_length)):
         return []
     found, expected = exact.symmetric_forms(model)[:-1], exact.solution(known, w)[:-1]
@@ -242,9 +246,10 @@ def same_forms(
 def same_gaps(
     task: LinearRegression, like: MultiHeadAttention, bound: Array, expected: Array | float, descent: Float[Array, " n"]
 ) -> Comparison:
-    """The least risk with the guess of ``like`` minus each risk of gradient descent, against what is expected.
+    """The least risk with the guess of ``like`` minus each risk in ``descent`` equals ``expected``.
 
-    The least risk comes from `MultiHeadLoss`, from its weights by both routes, and from the normal equations (bound).
+    The least risk comes from `MultiHeadLoss`, from its weights by both routes, and from the normal equations, as
+    ``bound``.
     """
     _, found = reached(task, like)
     gaps = jnp.append(found, bound)[None] - descent[:, None]
