@@ -107,7 +107,7 @@ def best_descent_is_better(loss: MultiHeadLoss) -> Comparison:
 def _gap(
     loss: MultiHeadLoss, descent: setting.Descent, mean: np.ndarray, w: np.ndarray, bias: float = 0.0
 ) -> Comparison:
-    """The least risk exceeds ``descent`` by |mean - w|^2 + bias^2 times `HeadRisk.gap`.
+    """The least risk of d + 1 heads exceeds ``descent`` by (|mean - w|^2 + bias^2) times `HeadRisk.gap`.
 
     The prior mean is ``mean`` instead of the mean of the loss, and the guess is w^T x_q + bias.
     """
@@ -245,7 +245,10 @@ def _scale(loss: MultiHeadLoss) -> Scalar:
 
 
 def _still_to_fall(loss: MultiHeadLoss, trajectory: Trajectory) -> Float[Array, "1"]:
-    """A bound on the fall of the risk from the end of a flow to its limit: its excess or its change, if smaller."""
+    """A bound on the fall of the risk from the end of a flow to its limit.
+
+    It is the excess at the end, or the bound of `limit` if that is smaller.
+    """
     _, change = limit(trajectory, loss.excess)
     return jnp.maximum(jnp.minimum(trajectory.excess[-1:], change), 0.0)
 
