@@ -103,14 +103,6 @@ class Predictions:
         return math.log(self.excess / epsilon) / self.rate.value if self.rate.value > 0 else math.inf
 
 
-def _nothing(problem: Problem) -> None:
-    return None
-
-
-def _no_columns(loss: object, run: Trajectory) -> dict[str, Array]:
-    return {}
-
-
 @dataclasses.dataclass(frozen=True)
 class Paper:
     """A paper with its claims.
@@ -133,9 +125,9 @@ class Paper:
     arxiv: str
     models: tuple[type[eqx.Module], ...]
     claims: tuple[Claim, ...]
-    predictions: Callable[[Problem], Predictions | None] = _nothing
+    predictions: Callable[[Problem], Predictions | None] = lambda problem: None
     mapped: Mapping[str, tuple[Claim, ...]] = dataclasses.field(default_factory=dict)
-    columns: Callable[[Any, Trajectory], dict[str, Array]] = _no_columns
+    columns: Callable[[Any, Trajectory], dict[str, Array]] = lambda loss, run: {}
     out_of_reach: str = ""
 
     def speaks_of(self, model: PyTree) -> bool:
