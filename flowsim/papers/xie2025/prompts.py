@@ -57,14 +57,10 @@ def moments(mean: Float[Array, " d"], inverse_C: Float[Array, ""] | float) -> Mo
     return Moments(mean, first, mixed, shared + inverse_C * pairs)
 
 
-def count(d: int, length: float) -> float:
-    """The number of prompts in the mean of `mean_squared_error`."""
-    return (2 * (d * length) ** 2 + 1) * (2 * d**2 + 1) * 2 * d
-
-
 def few_prompts(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """The exact mean needs at most `MOST_PROMPTS` prompts."""
-    size = count(loss.task.dimension, float(loss.task.context_length))
+    """The mean of `mean_squared_error` has at most `MOST_PROMPTS` prompts."""
+    d, C = loss.task.dimension, float(loss.task.context_length)
+    size = (2 * (d * C) ** 2 + 1) * (2 * d**2 + 1) * 2 * d
     return [hypothesis(f"prompts of the exact mean at most {MOST_PROMPTS}", size, "<=", float(MOST_PROMPTS))]
 
 
