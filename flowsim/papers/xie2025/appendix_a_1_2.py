@@ -153,11 +153,6 @@ def separated(loss: MultiHeadLoss, start: PyTree) -> Comparison:
     The cross terms of y_q with x_q vanish if y_q is independent of x_q. They do not vanish for y_q = w^T x_q, the guess
     of section 5.1.3 and of y_q-LSA.
     """
-    return _separated(loss, start)
-
-
-def _separated(loss: MultiHeadLoss, start: PyTree) -> Comparison:
-    """The sum of both parts equals the whole risk, at random heads with the guess of the start."""
     model, task = start.reduced(), loss.task
     pairs = []
     for seed in (1, 2):
@@ -168,14 +163,12 @@ def _separated(loss: MultiHeadLoss, start: PyTree) -> Comparison:
     return joined(pairs)
 
 
-@ON_GUESSES.corrected(separated, hypotheses=setting.independent_guess)
-def separated_with_independent_guess(loss: MultiHeadLoss, start: PyTree) -> Comparison:
-    r"""$R = \sum_{i \le d} \mathbb{E}(\langle G, M_i \rangle - \hat w_i)^2 + \mathbb{E}(1 + \langle G, M_{d+1}
-    \rangle)^2 y_q^2$, given $y_q$ independent of $x_q$
-
-    The printed statement has no condition on y_q. It fails for a guess that is linear in x_q.
-    """
-    return _separated(loss, start)
+ON_GUESSES.corrected(
+    separated,
+    hypotheses=setting.independent_guess,
+    statement=f"{separated.statement}, given $y_q$ independent of $x_q$",
+    note="The printed statement has no condition on y_q. It fails for a guess that is linear in x_q.",
+)(separated)
 
 
 @ON_TASKS.claim("eq-19", "(19)")
