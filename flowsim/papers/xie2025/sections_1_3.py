@@ -120,24 +120,18 @@ def least_in_the_limit(loss: MultiHeadLoss) -> Comparison:
     This is the opposite of the printed statement, for every w*. As C -> infinity, b^T G = (w-hat, |w-hat|^2) gives
     w-hat exactly. b and A are products of the weights W^K, W^Q, W^V, W^P, so the same holds for these weights.
     """
-    return _least_at_a_step(loss)
-
-
-def _least_at_a_step(loss: MultiHeadLoss) -> Comparison:
-    """The risk of `_step_from_zero` and the gradient there are zero."""
     task, best = loss.task, _step_from_zero(loss.task.dimension)
     pairs = [setting.same(task, setting.risks(task, best), 0.0, setting.label_energy(task))]
     return joined([*pairs, setting.at_rest(task, best)])
 
 
-@ON_ZERO_MEAN_LIMITS.claim("theorem-2.exception", "Theorem 2, its exception")
-def least_without_a_mean(loss: MultiHeadLoss) -> Comparison:
-    r"""as $C \to \infty$ and for $w_\star = 0$, $\nabla R = 0$ at weights that are not trivial
-
-    Judged at one head with b = (0, 1) and A = [I 0; 0 0]. The risk and its gradient are zero there for every w*, so
-    w* = 0 is not an exception.
-    """
-    return _least_at_a_step(loss)
+ON_ZERO_MEAN_LIMITS.claim(
+    "theorem-2.exception",
+    "Theorem 2, its exception",
+    statement=r"as $C \to \infty$ and for $w_\star = 0$, $\nabla R = 0$ at weights that are not trivial",
+    note="Judged at one head with b = (0, 1) and A = [I 0; 0 0]. The risk and its gradient are zero there for every "
+    "w*, so w* = 0 is not an exception.",
+)(least_in_the_limit)
 
 
 def _least_slopes(loss: MultiHeadLoss, moment: Moment) -> Comparison:
