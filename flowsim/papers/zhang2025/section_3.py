@@ -33,11 +33,8 @@ def network(loss: AttentionLoss, start: PyTree) -> Comparison:
 
     Judged on 16 random prompts, at standard normal weights with the shapes of the start.
     """
-    model, prompts = setting.drawn_like(start), setting.drawn_prompts(loss.task)
-    found = jax.vmap(lambda prompt: setting.attention(model, prompt))(prompts)
-    features = jax.vmap(setting.cubic_features)(prompts)
-    expected = jnp.einsum("h,hij,pij->p", model.v, model.U, features)
-    return equal(found, expected, jnp.linalg.norm(model.v) * jnp.sqrt(jnp.sum(model.U**2) * jnp.sum(features**2)))
+    model = setting.drawn_like(start)
+    return setting.on_prompts(loss.task, model, lambda z: jnp.einsum("h,hij,pij->p", model.v, model.U, z))
 
 
 @ON_MERGED.claim("sec-2.3.blocks", "section 2.3")
@@ -202,13 +199,9 @@ def regression(loss: AttentionLoss, start: MergedHeads) -> Comparison:
 
     Judged by the layer with its full matrices, on 16 random prompts, at random weights on the manifold.
     """
-    model, prompts = _on_the_minimum(loss, start), setting.drawn_prompts(loss.task)
-    found = jax.vmap(lambda prompt: setting.attention(model, prompt))(prompts)
-    inverse = jnp.linalg.inv(loss.task.gamma())
-    features = jax.vmap(setting.cubic_features)(prompts)
-    expected = jnp.einsum("pij,ij->p", features, inverse)
-    whole = jnp.linalg.norm(model.v) * jnp.sqrt(jnp.sum(model.U**2) * jnp.sum(features**2))
-    return rounded(equal(found, expected, whole), 1 + jnp.linalg.cond(loss.task.gamma()))
+    inverse, model = jnp.linalg.inv(loss.task.gamma()), _on_the_minimum(loss, start)
+    comparison = setting.on_prompts(loss.task, model, lambda z: jnp.einsum("pij,ij->p", z, inverse))
+    return rounded(comparison, 1 + jnp.linalg.cond(loss.task.gamma()))
 
 
 def small(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:

@@ -34,16 +34,12 @@ def network(loss: AttentionLoss, start: PyTree) -> Comparison:
     Judged on 16 random prompts, at standard normal weights with the shapes of the start. For R > 1 each head also sums
     over its R keys and queries.
     """
-    model, prompts = setting.drawn_like(start), setting.drawn_prompts(loss.task)
-    found = jax.vmap(lambda prompt: setting.attention(model, prompt))(prompts)
-    d = loss.task.dimension
+    model, d = setting.drawn_like(start), loss.task.dimension
+    K = jax.vmap(jax.vmap(lambda k: jnp.kron(jnp.eye(d), k[None])))(model.k)
     # vec stacks columns, so each block of vec(beta x_q^T) is beta times an entry of x_q.
-    features = jax.vmap(lambda prompt: setting.cubic_features(prompt).T.reshape(-1))(prompts)
-    convolve = lambda k: jnp.kron(jnp.eye(d), k[None])
-    K = jax.vmap(jax.vmap(convolve))(model.k)
-    expected = jnp.einsum("h,hri,hrim,pm->p", model.v, model.q, K, features)
-    whole = jnp.linalg.norm(model.v) * jnp.sqrt(jnp.sum(model.k**2) * jnp.sum(model.q**2) * jnp.sum(features**2))
-    return equal(found, expected, whole)
+    vec = lambda z: jnp.swapaxes(z, 1, 2).reshape(len(z), -1)
+    expected = lambda z: jnp.einsum("h,hri,hrim,pm->p", model.v, model.q, K, vec(z))
+    return setting.on_prompts(loss.task, model, expected)
 
 
 def _equations(loss: AttentionLoss, start: SeparateHeads, transposed: bool) -> Comparison:

@@ -4,12 +4,16 @@ The paper's loss has no factor 1/2, but its flow is d/dt = -(1/2) grad of this l
 flows.
 """
 
+import math
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from flowsim._core.types import Matrix, Scalar
+from flowsim.claims.claim import Comparison, equal
 from flowsim.claims.hypotheses import Hypothesis, agrees, can_be_drawn, hypothesis, longest_drawn, unmet
 from flowsim.losses import AbstractPopulationLoss, AttentionLoss
 from flowsim.models import MergedHeads, SeparateHeads
@@ -150,11 +154,17 @@ def attention(model: MergedHeads | SeparateHeads, prompt: Prompt) -> Float[Array
     return (X + jnp.sum(heads, axis=0))[-1, -1]
 
 
-def drawn_prompts(task: LinearRegression) -> Prompt:
-    """16 random prompts of a task, stacked."""
-    return jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(3), _PROMPTS))
+def on_prompts(
+    task: LinearRegression, model: LabelHeads, expected: Callable[[Float[Array, "n d d"]], Float[Array, " n"]]
+) -> Comparison:
+    """The prediction of the layer on 16 random prompts equals ``expected`` of their cubic features.
 
-
-def cubic_features(prompt: Prompt) -> Float[Array, "d d"]:
-    """The cubic features z = (1/N) sum_n y_n x_n x_q^T, as a matrix."""
-    return jnp.outer(prompt.labels @ prompt.inputs / prompt.labels.shape[0], prompt.query)
+    The cubic features of a prompt are the matrix (1/N) sum_n y_n x_n x_q^T.
+    """
+    prompts = jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(3), _PROMPTS))
+    found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
+    cubic = lambda prompt: jnp.outer(prompt.labels @ prompt.inputs / prompt.labels.shape[0], prompt.query)
+    features = jax.vmap(cubic)(prompts)
+    factors = (model.U,) if isinstance(model, MergedHeads) else (model.k, model.q)
+    squares = math.prod(jnp.sum(x**2) for x in (*factors, features))
+    return equal(found, expected(features), jnp.linalg.norm(model.v) * jnp.sqrt(squares))
