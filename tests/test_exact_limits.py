@@ -33,6 +33,10 @@ def limit_is(value):
     return compare
 
 
+def nonnegative(value):
+    return lambda flow: flowsim.at_least(value(flow), 0.0)
+
+
 def gradient_inequality(c):
     return lambda flow: flowsim.at_least(flow.grad_norm_sq, c * flow.excess)
 
@@ -150,3 +154,12 @@ def test_the_start_of_a_table_is_exact():
     assert check(proved(conserved, followed=exact, **how)) == "proved for all t from 0"
     with pytest.raises(OpenError, match="not equal at the start"):
         proved(conserved, **how)
+
+
+def test_infinite_numbers_that_cancel_are_refused_without_a_warning():
+    """Warnings are errors in the tests: infinity less infinity, in a sum and in a product of matrices, made two."""
+    infinite = lambda flow: jnp.sum(jnp.asarray([jnp.inf, -jnp.inf]) * jnp.ones(2)) * flow.models[:, 0]
+    product = lambda flow: (jnp.asarray([[jnp.inf, -jnp.inf]]) @ jnp.ones((2, 1)))[0] * flow.models[:, 0]
+    for value in (infinite, product):
+        with pytest.raises(OpenError, match="not finite"):
+            proved(nonnegative(value))

@@ -216,7 +216,8 @@ class Writer:
         if count == 0:
             return self.array(np.zeros(shape))
         moved = self.taken([x], np.arange(x.size).reshape(x.shape).transpose(*kept, *axes))
-        known = None if x.known is None else np.asarray(np.sum(x.known, axis=tuple(axes)))
+        with np.errstate(all="ignore"):
+            known = None if x.known is None else np.asarray(np.sum(x.known, axis=tuple(axes)))
         if count == 1:
             return Array(shape, moved.place, known)
         ones = self.array(np.ones(count))
@@ -235,7 +236,8 @@ class Writer:
         known = None
         if left.known is not None and right.known is not None:
             batch, rows, inner, columns = how
-            known = left.known.reshape(batch, rows, inner) @ right.known.reshape(batch, inner, columns)
+            with np.errstate(all="ignore"):
+                known = left.known.reshape(batch, rows, inner) @ right.known.reshape(batch, inner, columns)
             known = known.reshape(shape)
         return self.write("dot", [left, right], how, shape, known)
 
