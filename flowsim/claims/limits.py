@@ -211,9 +211,11 @@ def limit(
 
 
 def known_limit(flow: Trajectory) -> PyTree | None:
-    """The limit of a flow in a proof, in which it is the last model; None elsewhere."""
+    """The limit of a flow in a proof, in which it is the last model, also of flows of numbers; None elsewhere."""
     end = _END.get()
-    return flow.end if end is not None and end.remaining == 0 and _is_traced(flow) else None
+    if end is None or end.remaining != 0:
+        return None
+    return flow.end if _is_traced(flow) or _way_to_go(flow) == 0 else None
 
 
 def _is_traced(flow: Trajectory) -> bool:
