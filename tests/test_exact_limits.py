@@ -163,3 +163,18 @@ def test_infinite_numbers_that_cancel_are_refused_without_a_warning():
     for value in (infinite, product):
         with pytest.raises(OpenError, match="not finite"):
             proved(nonnegative(value))
+
+
+@pytest.mark.parametrize("function", [jnp.log, jnp.sqrt])
+def test_what_is_not_defined_from_some_time_on_is_not_cancelled(function):
+    """It is not a number where w < 1/2, so that the condition is false and the statement fails there."""
+    loss, start = flowsim.FunctionLoss(lambda w: w[0] ** 2 / 2, minimum=0.0), jnp.ones(1)
+
+    def compare(flow):
+        w = flow.models[:, 0]
+        zero = function(w - 0.5) - function(w - 0.5)
+        return flowsim.at_least(jnp.where(zero + w > -1, w**2, -1.0), 0.0)
+
+    with pytest.raises(OpenError):
+        proved(compare, loss, start)
+    assert check(proved(lambda flow: flowsim.at_least(flow.models[:, 0] ** 2, 0.0), loss, start))

@@ -130,6 +130,7 @@ class Limit:
 
     def __init__(self, certificate, statement, ball):
         self.certificate, self.statement, self.ball = certificate, statement, ball
+        self.signs = {}  # of polynomials, as texts
         self.in_another_ball = False  # whether a smaller ball may show more
         self.ring = ring = identities.Polynomials(len(ball.centre))
         self.exactly, self.start = ring.values(certificate["limit"]), ring.values(certificate["start"])
@@ -146,6 +147,7 @@ class Limit:
         slopes = [ring.within(slope, self.exactly, ring.zero) for slope in self.along]
         if any(ring.reduced(x) != 0 for x in (*stays, *differences, *slopes)):
             raise RefusedError("the point that is given is not the limit")
+        ring.defined, ring.decided = self._refuse_undefined, self._decided
 
     def show(self):
         """Show that the slacks at the limit are not negative."""
@@ -159,7 +161,6 @@ class Limit:
         """Show that slacks that are not negative at T are so from T on, given their values in the ball."""
         if all(a.overlaps(b) for a, b in zip(self.statement.start, self.balls, strict=True)):
             raise RefusedError("the flow is not shown to move")
-        self.ring.divides, self.ring.decided = all(value.is_finite() for value in slacks), self._decided
         given = {"start": self.start, "weights": self.weights, "t": [self.ring.t]}
         for value, exact in zip(slacks, self.ring.values(self.certificate["sides"], **given), strict=True):
             if not (value >= 0 or self._holds(self.ring.reduced(exact))):
@@ -209,9 +210,19 @@ class Limit:
 
     def _decided(self, p):
         """1 or 0 if a polynomial is positive or negative wherever the flow is from T on."""
-        found = 1 if self._is_above(p) else 0 if self._is_above(-p) else None
-        self.in_another_ball |= found is None
-        return found
+        if p.is_constant():
+            return identities.sign(p)
+        if str(p) not in self.signs:
+            self.signs[str(p)] = 1 if self._is_above(p) else 0 if self._is_above(-p) else None
+        self.in_another_ball |= self.signs[str(p)] is None
+        return self.signs[str(p)]
+
+    def _refuse_undefined(self, name, p):
+        """Refuse a logarithm, a root or a quotient that is not shown to be defined wherever the flow is from T on."""
+        sign = self.ring.decided(p)
+        if not (sign == 1 or (name == "div" and sign == 0 and p != 0) or (name == "sqrt" and p == 0)):
+            refusal = RefusedError if self.in_another_ball else identities.RefusedError
+            raise refusal(f"it is not shown where the operation {name} is defined")
 
     def _is_above(self, p):
         """Whether a polynomial of the weights, or a + c log q of one, is positive wherever the flow is from T on."""

@@ -24,6 +24,7 @@ from flint import Ordering, fmpq, fmpq_mpoly_ctx
 
 VERSION = "identity 1"
 UNKNOWNS = 64  # values of other functions
+NOTHING = "nothing"  # the value of a number divided by zero, and of all that is computed with it
 ROOTS = 8  # square roots, of which all products are tried
 
 
@@ -61,12 +62,13 @@ class Polynomials:
 
     **Fields:**
 
-    - divides: whether p q/q is p, which holds where q is not zero.
+    - defined: (name, p) raises an error unless the logarithm or the root of p, or a number divided by p, is defined. If
+      it is None, all are taken for defined, and p q/q is not p.
     - decided: (p) -> 1 if p is positive, 0 if it is not, None if neither is known. By default constants are decided.
     """
 
     def __init__(self, n):
-        self.divides, self.decided = False, sign
+        self.defined, self.decided = None, sign
         self.names = [*[f"x{i}" for i in range(n)], "t", *[f"v{i}" for i in range(UNKNOWNS)]]
         gens = list(fmpq_mpoly_ctx.get(self.names, Ordering.lex).gens())
         self.n, self.weights, self.t, self.rest = n, gens[:n], gens[n], gens[n + 1 :]
@@ -121,24 +123,32 @@ class Polynomials:
             # The order of the unknowns is lexical, and later ones come first in it.
             self.unknowns[key] = found = self.rest[-1 - len(self.unknowns)]
             self.meaning[str(found)] = name, given
-            if name == "near" or (name != "nothing" and not set().union(*map(self.names_of, given)) - self.known):
+            if name == "near" or (name != NOTHING and not set().union(*map(self.names_of, given)) - self.known):
                 self.known.add(str(found))  # a number, and what holds for the unknown holds for it
         return self.unknowns[key]
+
+    def is_nothing(self, p):
+        """Whether a value is computed with a number divided by zero."""
+        return (NOTHING,) in self.unknowns and str(self.unknowns[NOTHING,]) in self.names_of(p)
 
     def entry(self, name, *entries):
         """An operation on entries."""
         given = [self.reduced(x) for x in entries]
         if name in ("add", "sub", "mul"):
             return getattr(operator, name)(*given)
+        if any(map(self.is_nothing, given[:1] if name == "select" else given)):
+            return self.unknown(NOTHING)
         if name == "div" and given[1].is_zero():
-            return self.unknown("nothing", len(self.unknowns))
+            return self.unknown(NOTHING)
+        if self.defined is not None and name in ("div", "log", "sqrt"):
+            self.defined(name, given[-1])
         if name in ("div", "sqrt") and given[0].is_zero():
             return self.zero
         if name == "div" and len(given[1]) == 1 and (given[1].is_constant() or self.is_positive(given[1] * given[1])):
             return self.reduced(given[0] * self.inverse(given[1]))
         if name == "div" and not self.names_of(given[1]) - self.known:
             return self.reduced(given[0] * self.unknown("div", self.zero + 1, given[1]))
-        if name == "div" and self.divides:
+        if name == "div" and self.defined is not None:
             quotient, rest = divmod(*given)
             return quotient if rest == 0 else self.unknown(name, *given)
         if name == "sqrt":
@@ -158,6 +168,8 @@ class Polynomials:
         if name == "near":
             # Of another list of operations they are other numbers.
             return [self.unknown(name, self.programs, k, *parameter) for k in range(len(parameter) - 1)]
+        if name in ("power", "dot") and any(self.is_nothing(x) for one in given for x in one):
+            raise RefusedError("it divides by zero")
         if name == "power":
             (k,) = whole([parameter], 1)
             return [functools.reduce(lambda p, x: self.reduced(p * x), [x] * k) for x in given[0]]
