@@ -134,10 +134,10 @@ class Polynomials:
     def entry(self, name, *entries):
         """An operation on entries."""
         given = [self.reduced(x) for x in entries]
+        if self.defined is not None and any(map(self.is_nothing, given[:1] if name == "select" else given)):
+            return self.unknown(NOTHING)
         if name in ("add", "sub", "mul"):
             return getattr(operator, name)(*given)
-        if any(map(self.is_nothing, given[:1] if name == "select" else given)):
-            return self.unknown(NOTHING)
         if name == "div" and given[1].is_zero():
             return self.unknown(NOTHING)
         if self.defined is not None and name in ("div", "log", "sqrt"):
