@@ -315,9 +315,11 @@ def test_a_number_that_was_rounded_is_an_unknown_constant_of_identities():
     assert len({str(x) for x in (one, other, third, *ring.values(near))}) == 5
     (same,) = ring.values({"operations": [*near["operations"], ["sub", [1, 1], None]], "result": 2})
     assert same == 0
-    assert ring.plain(ring.entry("div", ring.constant(1), one) * ring.weights[0]) != 0
+    # A number has one inverse, and a weight none that is a polynomial.
+    inverse = ring.entry("div", ring.constant(1), one)
+    assert ring.plain(ring.entry("div", ring.weights[0], one)) == inverse * ring.weights[0] != 0
     with pytest.raises(identities.RefusedError):
-        ring.plain(ring.entry("div", ring.weights[0], one))
+        ring.plain(ring.entry("div", one, ring.weights[0]))
 
 
 def test_two_numbers_that_were_rounded_to_the_same_float64_are_not_proved_equal():

@@ -229,7 +229,7 @@ def check(certificate):
         raise RefusedError("its digest is not that of its contents: something was changed")
     if certificate.get("verdict") != "proved":
         raise RefusedError("an equality is proved or it is not")
-    ring = Polynomials(len(certificate["weights"]))
+    ring = Polynomials(len(Polynomials(0).values(certificate["start"])))
     start = ring.values(certificate["start"])
     (loss,) = ring.values(certificate["loss"], weights=ring.weights)
     weights, along = field(ring, ring.plain(ring.reduced(loss)), start)
