@@ -1,6 +1,7 @@
 """Refutations: in the limit, beside a flow, beyond an allowance, and what certificates read of a comparison."""
 
 import copy
+import math
 
 import flint
 import jax
@@ -357,3 +358,31 @@ def test_a_violation_is_refuted_where_it_is_first_clear():
     assert tried.certified == "refuted" and check(found).startswith("refuted at t = ")
     with flint.ctx.workprec(60):
         assert 0 < checker.number(found["until"]) < verdict.where / 4
+
+
+@pytest.mark.parametrize("until", [1.0, math.inf])
+@pytest.mark.parametrize("width", [1e-1, 1e-3, 1e-6])
+def test_a_statement_that_fails_for_a_moment_alone_is_not_proved(width, until):
+    """The middle of a piece tells nothing of the branch elsewhere on it: w = e^{-t} is near 1/2 at t = log 2 alone."""
+    dip = lambda flow: flowsim.at_least(jnp.where(jnp.abs(flow.models[:, 0] - 0.5) > width, 1.0, -1.0), 0.0)
+    claim = flowsim.claim("mine.dip", "my notes", statement="w is not near 1/2")(dip)
+    loss = flowsim.FunctionLoss(lambda w: w[0] ** 2 / 2, minimum=0.0)
+    with pytest.raises(OpenError, match=r"not shown at t = 0\.(5|6|7)"):
+        flowsim.certify(claim, loss, jnp.ones(1), t1=until)
+    assert flowsim.certify(claim, loss, jnp.ones(1), t1=0.5)["verdict"] == "proved"
+
+
+@pytest.mark.parametrize("until", [0.9, math.inf])
+@pytest.mark.parametrize("function", [jnp.log, lambda x: 1 / x], ids=["logarithm", "inverse"])
+def test_what_is_not_defined_does_not_cancel(function, until):
+    """Of w - 1/2 the logarithm is not a number from t = log 2 on, and the inverse at that time: the condition fails."""
+
+    def compare(flow):
+        undefined = function(flow.models[:, 0] - 0.5)
+        return flowsim.at_least(jnp.where(undefined - undefined > -1, 1.0, -1.0), 0.0)
+
+    claim = flowsim.claim("mine.undefined", "my notes", statement="it is defined")(compare)
+    loss = flowsim.FunctionLoss(lambda w: w[0] ** 2 / 2, minimum=0.0)
+    with pytest.raises(OpenError):
+        flowsim.certify(claim, loss, jnp.ones(1), t1=until)
+    assert flowsim.certify(claim, loss, jnp.ones(1), t1=0.5)["verdict"] == "proved"

@@ -23,7 +23,7 @@ VERSION = 1
 pairs = functools.partial(zip, strict=True)
 HALVINGS = 30  # of a piece, until the statement is decided on each part
 ORDER = 4  # of the expansions of a statement
-either = lambda x, y: unknown() if arb_series in (type(x), type(y)) else arb(x).union(arb(y))
+either = lambda which, x, y: unknown() if arb_series in map(type, (which, x, y)) else arb(x).union(arb(y))
 one_by = lambda x: 1 / x if coefficient(x, 0) != 0 else unknown() if isinstance(x, arb_series) else arb.nan()
 unknown = lambda: arb_series([arb.nan()] * ctx.cap, ctx.cap)  # no number, as a number is a constant
 coefficient = lambda series, k: series[k] if isinstance(series, arb_series) else ZERO if k else series
@@ -39,6 +39,7 @@ class RefusedError(Exception):
 ZERO, ONE, MINUS = arb(0), arb(1), arb(-1)  # known to be so, and skipped
 _times = lambda x, y: ZERO if x is ZERO or y is ZERO else y if x is ONE else x if y is ONE else x * y
 _plus = lambda x, y: y if x is ZERO else x if y is ZERO else x + y
+_minus = lambda x, y: ZERO if x is y and coefficient(x, 0) * 0 == 0 else x if y is ZERO else _plus(x, -y)
 _rational = lambda text: ZERO if (x := Fraction(text)) == 0 else ONE if x == 1 else fmpq(x.numerator, x.denominator)
 # At least what the radii of a symmetric matrix change an eigenvalue by: the largest sum of a row of them.
 widest = lambda rows: functools.reduce(arb.max, (sum((x.rad() for x in row), ZERO).upper() for row in rows), ZERO)
@@ -92,12 +93,12 @@ _of = lambda function, at_zero: lambda x: at_zero if x is ZERO else function(arb
 # Of each operation on entries: its value, and its derivatives by each of them.
 ENTRIES = {
     "add": (_plus, lambda x, y: (ONE, ONE)),
-    "sub": (lambda x, y: ZERO if x is y else x if y is ZERO else _plus(x, -y), lambda x, y: (ONE, MINUS)),
+    "sub": (_minus, lambda x, y: (ONE, MINUS)),
     "mul": (_times, lambda x, y: (y, x)),
     "div": (lambda x, y: _times(x, one_by(y)), lambda x, y: (one_by(y), _times(_times(MINUS, x), one_by(y * y)))),
     "above": (_above, lambda x, y: (ZERO, ZERO)),
     "select": (
-        lambda which, x, y: x if which is ONE else y if which is ZERO else either(x, y),
+        lambda which, x, y: x if which is ONE else y if which is ZERO else either(which, x, y),
         lambda which, x, y: (ZERO, which, 1 - which) if which in (ONE, ZERO) else (ZERO, unknown(), unknown()),
     ),
     "exp": (_of(lambda x: x.exp(), ONE), lambda x: (x.exp(),)),
@@ -174,7 +175,7 @@ def pulled_back(name, parameter, given, adjoint):
 
 class Program:
     """A list of operations. Those that depend on no input are carried out once, and with read=_rational each on the
-    same numbers, so that their difference is exactly zero. What is zero times anything, or less itself, is zero."""
+    same numbers, so that their difference is exactly zero. Zero times anything is zero, as is a number less itself."""
 
     def __init__(self, document, read=number):
         self.operations, self.result, self.read = document["operations"], document["result"], read
