@@ -8,7 +8,7 @@ import pytest
 
 import flowsim
 from flowsim.claims.claim import Claim
-from flowsim.claims.proofs import OpenError, check, checker, ending
+from flowsim.claims.proofs import OpenError, check, checker, ending, identities
 from flowsim.claims.rates import exponential_envelope
 
 PRODUCT = flowsim.FunctionLoss(lambda w: (w[0] * w[1] * w[2] - 1) ** 2 / 2, minimum=0.0)
@@ -178,3 +178,26 @@ def test_what_is_not_defined_from_some_time_on_is_not_cancelled(function):
     with pytest.raises(OpenError):
         proved(compare, loss, start)
     assert check(proved(lambda flow: flowsim.at_least(flow.models[:, 0] ** 2, 0.0), loss, start))
+
+
+def test_a_branch_that_divides_by_zero_is_not_taken_for_zero():
+    """Where w <= 0.1 the slack is infinity less infinity, which is nothing, and not zero."""
+
+    def compare(flow):
+        w = flow.models[:, 0]
+        infinite = 1 / (w - w)
+        return flowsim.at_least(jnp.where(w > 0.1, w**2, infinite - infinite), 0.0)
+
+    with pytest.raises(OpenError):
+        proved(compare, flowsim.FunctionLoss(lambda w: w[0] ** 2 / 2, minimum=0.0), jnp.ones(1))
+
+
+def test_nothing_is_computed_with_what_is_divided_by_zero():
+    ring = identities.Polynomials(1)
+    ring.defined = lambda name, p: None
+    nothing = ring.entry("div", ring.weights[0], ring.zero)
+    for name in ("add", "sub", "mul", "div"):
+        assert ring.entry(name, nothing, nothing) == ring.entry(name, ring.weights[0], nothing) == nothing
+    assert ring.entry("select", ring.zero, nothing, ring.weights[0]) == ring.weights[0]
+    with pytest.raises(identities.RefusedError):
+        ring.plain(nothing)

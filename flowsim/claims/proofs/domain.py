@@ -162,7 +162,9 @@ def as_decimals(start: PyTree) -> Document:
 
 
 def exactly_computed(exact_start: Callable[[], PyTree | None], start: PyTree) -> Document | None:
-    """The program of a start that is computed from numbers; None if it cannot be written, or gives another start."""
+    """The program of a start that is computed from numbers. None if it cannot be written, or is another start."""
+    if exact_start() is None:
+        return None
     try:
         found = program(lambda: eqx.filter(exact_start(), eqx.is_inexact_array))
     except (UndecidedError, ValueError, jax.errors.JAXTypeError):

@@ -18,6 +18,7 @@ import json
 import math
 import operator
 import sys
+from collections.abc import Callable
 from fractions import Fraction
 
 from flint import Ordering, fmpq, fmpq_mpoly_ctx
@@ -68,7 +69,8 @@ class Polynomials:
     """
 
     def __init__(self, n):
-        self.defined, self.decided = None, sign
+        self.defined: Callable | None = None
+        self.decided: Callable = sign
         self.names = [*[f"x{i}" for i in range(n)], "t", *[f"v{i}" for i in range(UNKNOWNS)]]
         gens = list(fmpq_mpoly_ctx.get(self.names, Ordering.lex).gens())
         self.n, self.weights, self.t, self.rest = n, gens[:n], gens[n], gens[n + 1 :]

@@ -145,7 +145,7 @@ class FollowedFlow:
     """
 
     def __init__(
-        self, loss: AbstractPopulationLoss, start: PyTree, exact_start: Callable[[], PyTree | None] = lambda: None
+        self, loss: AbstractPopulationLoss, start: PyTree, exact_start: Callable[[], PyTree | None] | None = None
     ):
         refuse_sampled(loss)
         if loss.speeds(start) is not None:
@@ -159,7 +159,7 @@ class FollowedFlow:
         self.loss, self.start = loss, start
         self._elsewhere = self.domain.near(np.random.default_rng(0), 1 / 4)
         self._check_gradient([])
-        self.of_start = exactly_computed(exact_start, start) or as_decimals(start)
+        self.of_start = (exact_start and exactly_computed(exact_start, start)) or as_decimals(start)
         self._begin(_DIGITS[0])
 
     def _begin(self, digits: Digits) -> None:
