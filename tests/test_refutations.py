@@ -290,14 +290,56 @@ def test_a_softmax_of_two_weights_is_enclosed():
         assert _value(least, 2.0, 3.0) == 2
 
 
-def test_the_root_of_a_ball_around_zero_has_the_roots_of_what_is_in_it():
+def test_the_root_of_a_ball_around_zero_is_a_number_if_what_is_in_it_is_never_negative():
+    near_zero = arb(0, 1e-20)
     with flint.ctx.workprec(100):
-        root = checker.ENTRIES["sqrt"][0]
-        found = root(arb(0, 1e-20))
+        root, root_of_squares = (checker.ENTRIES[name] for name in checker.ROOTS)
+        found = root_of_squares[0](near_zero)
         assert found.contains(0) and found.contains(arb(1e-20).sqrt()) and found < 1.1e-10
-        assert root(arb(4, 1)).contains(2) and root(arb(4, 1)) > 1
-        assert not root(arb(-1)).is_finite() and not root(arb(-1, 0.5)).is_finite()
-        assert not checker.ENTRIES["sqrt"][1](arb(0, 1e-20))[0].is_finite()
+        assert not root[0](near_zero).is_finite()
+        for function, slope in (root, root_of_squares):
+            assert function(arb(4, 1)).contains(2) and function(arb(4, 1)) > 1
+            assert not function(arb(-1)).is_finite() and not function(arb(-1, 0.5)).is_finite()
+            assert not slope(near_zero)[0].is_finite()
+
+
+ROOTS = {
+    "a square": (lambda w: w[0] ** 2, True),
+    "a product with itself": (lambda w: w[0] * w[0], True),
+    "a square of a difference": (lambda w: jnp.square(w[0] - w[1]), True),
+    "a sum of squares": (lambda w: jnp.sum(w**2) + 0.5, True),
+    "a scalar product with itself": (lambda w: jnp.vdot(w, w), True),
+    "a mean of weighted squares": (lambda w: jnp.mean(jnp.array([1.0, 3.0]) * w**2) / 2, True),
+    "a positive part": (lambda w: jnp.maximum(w[0], 0.0), True),
+    "an exponential": (lambda w: jnp.exp(w[0]) * w[1] ** 4, True),
+    "a weight": (lambda w: w[0], False),
+    "a product": (lambda w: w[0] * w[1], False),
+    "a cube": (lambda w: w[0] ** 3, False),
+    "a difference of squares": (lambda w: w[0] ** 2 - w[1] ** 2, False),
+    "minus a square": (lambda w: -w[0] * w[0], False),
+    "a square and a negative number": (lambda w: w[0] ** 2 - 0.5, False),
+    "a square with a negative factor": (lambda w: -0.5 * w[0] ** 2, False),
+    "a mean of squares of which one is subtracted": (lambda w: jnp.array([1.0, -3.0]) @ (w * w), False),
+    "a scalar product": (lambda w: jnp.vdot(w, w[::-1]), False),
+    "a negative part": (lambda w: jnp.minimum(w[0], 0.0), False),
+    "a maximum": (lambda w: jnp.maximum(w[0], w[1]), False),
+    "what another condition chooses": (lambda w: jnp.where(w[1] > 0, w[0], 0.0), False),
+    "what a condition does not choose": (lambda w: jnp.where(w[0] > 0, 0.0, w[0]), False),
+    "a sine": (lambda w: jnp.sin(w[0]), False),
+    "a logarithm": (lambda w: jnp.log(w[0] ** 2 + 1), False),
+}
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_what_is_never_negative_is_read_off_from_how_it_is_computed(name):
+    inside, expected = ROOTS[name]
+    written = program(lambda weights: jnp.sqrt(inside(weights)), weights=jax.ShapeDtypeStruct((2,), float))
+    found = checker.Program(written)
+    assert checker.ROOTS[expected] in [operation for operation, *_ in found.operations]
+    # What the certificate itself says of it counts for nothing.
+    for said in checker.ROOTS:
+        changed = [[said if name in checker.ROOTS else name, *rest] for name, *rest in written["operations"]]
+        assert checker.Program(written | {"operations": changed}).operations == found.operations
 
 
 def test_loops_are_unrolled_where_no_input_moves_their_condition():
@@ -382,8 +424,30 @@ def test_what_is_not_defined_does_not_cancel(function, until):
         undefined = function(flow.models[:, 0] - 0.5)
         return flowsim.at_least(jnp.where(undefined - undefined > -1, 1.0, -1.0), 0.0)
 
+    _refuse_from_log_2_on(compare, until)
+
+
+def _refuse_from_log_2_on(compare, until):
     claim = flowsim.claim("mine.undefined", "my notes", statement="it is defined")(compare)
     loss = flowsim.FunctionLoss(lambda w: w[0] ** 2 / 2, minimum=0.0)
     with pytest.raises(OpenError):
         flowsim.certify(claim, loss, jnp.ones(1), t1=until)
     assert flowsim.certify(claim, loss, jnp.ones(1), t1=0.5)["verdict"] == "proved"
+
+
+UNDEFINED = {
+    "a root": lambda x: jnp.sqrt(x),
+    "a fourth root": lambda x: x**0.25,
+    "what a root of it chooses": lambda x: jnp.where(jnp.sqrt(x) > -1, 1.0, -1.0),
+    "zero times a logarithm": lambda x: 1 + 0.0 * jnp.log(x),
+    "a logarithm times zero": lambda x: 1 + jnp.log(x) * (x - x),
+    "a product of matrices": lambda x: 1 + jnp.log(x)[:, None] * jnp.ones((1, 2)) @ jnp.zeros(2),
+    "zero by it": lambda x: 1 + 0.0 / x,
+}
+
+
+@pytest.mark.parametrize("until", [0.9, math.inf])
+@pytest.mark.parametrize("name", UNDEFINED)
+def test_what_is_not_defined_proves_nothing(name, until):
+    """Of x = w - 1/2, which is zero at t = log 2."""
+    _refuse_from_log_2_on(lambda flow: flowsim.at_least(UNDEFINED[name](flow.models[:, 0] - 0.5), 0.0), until)

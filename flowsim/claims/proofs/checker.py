@@ -21,11 +21,10 @@ from flint import acb_mat, arb, arb_poly, arb_series, ctx, fmpq
 
 VERSION = 1
 pairs = functools.partial(zip, strict=True)
-HALVINGS = 30  # of a piece, until the statement is decided on each part
-ORDER = 4  # of the expansions of a statement
-either = lambda which, x, y: unknown() if arb_series in map(type, (which, x, y)) else arb(x).union(arb(y))
-one_by = lambda x: 1 / x if coefficient(x, 0) != 0 else unknown() if isinstance(x, arb_series) else arb.nan()
+HALVINGS, ORDER = 30, 4  # of a piece, until the statement is decided on each part, and of its expansions
+one_by = lambda x: 1 / x if coefficient(x, 0) != 0 else _nowhere(x)
 unknown = lambda: arb_series([arb.nan()] * ctx.cap, ctx.cap)  # no number, as a number is a constant
+_nowhere = lambda *given: unknown() if arb_series in map(type, given) else arb.nan()
 coefficient = lambda series, k: series[k] if isinstance(series, arb_series) else ZERO if k else series
 between = lambda low, high: (low + high) / 2 + arb(0, ((high - low) / 2).upper())  # all numbers from one to another
 # An upper bound of the solution of e' = mu e + delta after a time h.
@@ -37,13 +36,23 @@ class RefusedError(Exception):
 
 
 ZERO, ONE, MINUS = arb(0), arb(1), arb(-1)  # known to be so, and skipped
-_times = lambda x, y: ZERO if x is ZERO or y is ZERO else y if x is ONE else x if y is ONE else x * y
+_is_number = lambda x: coefficient(x, 0) * 0 == 0  # and not infinite
+_times_zero = lambda x, y: ZERO if _is_number(x) and _is_number(y) else _nowhere(x, y)
+_times = lambda x, y: y if x is ONE else x if y is ONE else _times_zero(x, y) if x is ZERO or y is ZERO else x * y
+_pulled = lambda adjoint, slope: ZERO if adjoint is ZERO else _times(adjoint, slope)  # as it may not be chosen
 _plus = lambda x, y: y if x is ZERO else x if y is ZERO else x + y
-_minus = lambda x, y: ZERO if x is y and coefficient(x, 0) * 0 == 0 else x if y is ZERO else _plus(x, -y)
+_minus = lambda x, y: ZERO if x is y and _is_number(x) else x if y is ZERO else _plus(x, -y)
 _rational = lambda text: ZERO if (x := Fraction(text)) == 0 else ONE if x == 1 else fmpq(x.numerator, x.denominator)
 # At least what the radii of a symmetric matrix change an eigenvalue by: the largest sum of a row of them.
 widest = lambda rows: functools.reduce(arb.max, (sum((x.rad() for x in row), ZERO).upper() for row in rows), ZERO)
 NEAR = arb(1, 2.0**-40)  # how far numbers that were rounded may be off
+_dyadic = lambda text: arb(tuple(map(int, text.split("p"))))
+# A ball around a number that is written as "0.3", "-2/7" or "5p-3", which is 5 * 2^-3.
+number = lambda text: arb(x) if isinstance(x := _dyadic(text) if "p" in text else _rational(text), fmpq) else x
+# x^k by multiplication, since flint's power of a ball around zero may be NaN.
+power = lambda x, k: functools.reduce(_times, [abs(x) if isinstance(x, arb) and k % 2 == 0 else x] * k, ONE)
+# An upper bound of the Euclidean norm.
+length = lambda x: functools.reduce(_plus, (power(abs(y).upper(), 2) for y in x), ZERO).sqrt().upper()
 
 
 def whole(x, least=0):
@@ -53,42 +62,32 @@ def whole(x, least=0):
     raise RefusedError(f"{x!r} is not a whole number of at least {least}")
 
 
-def number(text):
-    """A ball around a number that is written as "0.3", "-2/7" or "5p-3", which is 5 * 2^-3."""
-    if "p" in text:
-        found = arb(tuple(map(int, text.split("p"))))
-        return ZERO if found.is_zero() else found
-    return arb(found) if isinstance(found := _rational(text), fmpq) else found
-
-
-def power(x, exponent):
-    """x^k by multiplication, since flint's power of a ball around zero may be NaN."""
-    return functools.reduce(_times, [abs(x) if isinstance(x, arb) and exponent % 2 == 0 else x] * exponent, ONE)
-
-
 def dot(x, y, shape):
     """Batched products of matrices: (batch, rows, inner) times (batch, inner, columns)."""
     batch, rows, inner, columns = shape
     if len(x) != batch * rows * inner or len(y) != batch * inner * columns:
         raise RefusedError("the shapes of a product of matrices do not fit")
-    found = [ZERO] * (batch * rows * columns)
+    found, sound = [ZERO] * (batch * rows * columns), all(map(_is_number, y))
     for row in range(batch * rows):
         right = row // rows * inner
         for k, factor in enumerate(x[row * inner : (row + 1) * inner]):
-            if factor is not ZERO:
+            if factor is not ZERO or not sound:
                 for j, other in enumerate(y[(right + k) * columns : (right + k + 1) * columns], row * columns):
                     found[j] = _plus(found[j], _times(factor, other))
     return found
 
 
 def _above(x, y):
-    if arb_series in (type(x), type(y)):  # which may part where they are equal
-        x, y = coefficient(x, 0), coefficient(y, 0)
-        return ONE if x > y else ZERO if x < y else unknown()
-    return ONE if x > y else ZERO if x <= y else arb(0.5, 0.5)
+    moving = arb_series in (type(x), type(y))  # and may part where they are equal
+    x, y = coefficient(x, 0), coefficient(y, 0)
+    return ONE if x > y else ZERO if x < y or (x <= y and not moving) else unknown() if moving else arb(0.5, 0.5)
 
 
-_root = lambda x: between(ZERO, x.upper().sqrt()) if isinstance(x, arb) and x.contains(0) else x.sqrt()
+_either = lambda *given: unknown() if arb_series in map(type, given) else arb(given[1]).union(arb(given[2]))
+_select = lambda which, x, y: x if which is ONE else y if which is ZERO else _either(which, x, y)
+_shares = lambda which: (ZERO, which, 1 - which) if which in (ONE, ZERO) else (ZERO, unknown(), unknown())
+ROOTS = "sqrt", "sqrt of squares"  # the latter of what is never negative, though its ball may say otherwise
+_of_squares = lambda x: between(ZERO, x.upper().sqrt()) if isinstance(x, arb) and x.contains(0) else x.sqrt()
 _of = lambda function, at_zero: lambda x: at_zero if x is ZERO else function(arb(x) if isinstance(x, fmpq) else x)
 # Of each operation on entries: its value, and its derivatives by each of them.
 ENTRIES = {
@@ -97,13 +96,11 @@ ENTRIES = {
     "mul": (_times, lambda x, y: (y, x)),
     "div": (lambda x, y: _times(x, one_by(y)), lambda x, y: (one_by(y), _times(_times(MINUS, x), one_by(y * y)))),
     "above": (_above, lambda x, y: (ZERO, ZERO)),
-    "select": (
-        lambda which, x, y: x if which is ONE else y if which is ZERO else either(which, x, y),
-        lambda which, x, y: (ZERO, which, 1 - which) if which in (ONE, ZERO) else (ZERO, unknown(), unknown()),
-    ),
+    "select": (_select, lambda which, x, y: _shares(which)),
     "exp": (_of(lambda x: x.exp(), ONE), lambda x: (x.exp(),)),
     "log": (_of(lambda x: x.log(), arb.nan()), lambda x: (one_by(x),)),
-    "sqrt": (_of(_root, ZERO), lambda x: (one_by(2 * x.sqrt()),)),
+    ROOTS[0]: (_of(lambda x: x.sqrt(), ZERO), lambda x: (one_by(2 * x.sqrt()),)),
+    ROOTS[1]: (_of(_of_squares, ZERO), lambda x: (one_by(2 * x.sqrt()),)),
     "sin": (_of(lambda x: x.sin(), ZERO), lambda x: (x.cos(),)),
     "cos": (_of(lambda x: x.cos(), ONE), lambda x: (-x.sin(),)),
     "erf": (_of(lambda x: x.erf(), ZERO), lambda x: (2 / arb.pi().sqrt() * (-x * x).exp(),)),
@@ -134,23 +131,22 @@ def eigenvalues(entries, n):
         return [x + arb(0, (room + widest(rows)).upper()) for x in near]
 
 
+OTHERS = {
+    "number": lambda texts, read: [read(text) for text in texts],
+    "near": lambda texts, read: [number(text) * NEAR for text in texts[1:]],  # the first tells these from all others
+    "eigenvalues": lambda n, read, matrix: eigenvalues(matrix, whole(n)),
+    "power": lambda exponent, read, given: [power(x, exponent) for x in given],
+    "take": lambda places, read, *given: [*map(sum(given, []).__getitem__, places)],
+    "dot": lambda shape, read, x, y: dot(x, y, shape),
+}
+
+
 def apply(name, given, parameter, read):
     """The value of an operation: a list of balls, of power series of balls, or of rational numbers."""
     if name in ENTRIES:
         return [ENTRIES[name][0](*entries) for entries in pairs(*given)]
-    if name == "number":
-        return [read(text) for text in parameter]
-    if name == "near":  # numbers that were rounded; the first of the parameter tells these from all others
-        return [number(text) * NEAR for text in parameter[1:]]
-    if name == "eigenvalues":
-        return eigenvalues(*given, whole(parameter))
-    if name == "power":
-        return [power(x, parameter) for x in given[0]]
-    if name == "take":
-        everything = [x for one in given for x in one]
-        return [everything[i] for i in parameter]
-    if name == "dot":
-        return dot(*given, parameter)
+    if name in OTHERS:
+        return OTHERS[name](parameter, read, *given)
     raise RefusedError(f"the operation {name!r} is not known")
 
 
@@ -158,9 +154,9 @@ def pulled_back(name, parameter, given, adjoint):
     """The adjoints of the arguments of an operation."""
     if name in ENTRIES:
         slopes = [ENTRIES[name][1](*entries) for entries in pairs(*given)]
-        return [[_times(a, slope[i]) for a, slope in pairs(adjoint, slopes)] for i in range(len(given))]
+        return [[_pulled(a, slope[i]) for a, slope in pairs(adjoint, slopes)] for i in range(len(given))]
     if name == "power":
-        return ([_times(a, parameter * power(x, parameter - 1)) for a, x in pairs(adjoint, given[0])],)
+        return ([_pulled(a, parameter * power(x, parameter - 1)) for a, x in pairs(adjoint, given[0])],)
     if name == "take":
         everything = [ZERO] * sum(map(len, given))
         for a, i in pairs(adjoint, parameter):
@@ -175,17 +171,31 @@ def pulled_back(name, parameter, given, adjoint):
 
 class Program:
     """A list of operations. Those that depend on no input are carried out once, and with read=_rational each on the
-    same numbers, so that their difference is exactly zero. Zero times anything is zero, as is a number less itself."""
+    same numbers, so that their difference is exactly zero. A number less itself is zero."""
 
     def __init__(self, document, read=number):
-        self.operations, self.result, self.read = document["operations"], document["result"], read
-        self.known, self.constant = {}, []
-        for name, arguments, parameter in self.operations:
+        self.operations, self.result, self.read = [], document["result"], read
+        self.known, self.constant, self.squares = {}, [], []
+        for name, arguments, parameter in document["operations"]:
             given = [self.constant[whole(i)] for i in arguments]
+            name = ROOTS[self.squares[arguments[0]]] if name in ROOTS else name
+            self.squares.append(self._is_of_squares(name, arguments, parameter))
+            self.operations.append((name, arguments, parameter))
             for x in parameter if name in ("take", "dot") else [parameter] if name == "power" else []:
                 whole(x, least=1 if name == "power" else 0)
-            known = name != "input" and None not in given
-            self.constant.append(self._apply(name, given, parameter) if known else None)
+            found = self._apply(name, given, parameter) if name != "input" and None not in given else None
+            self.constant.append(found and [ZERO if x == 0 else x for x in found])
+
+    def _is_of_squares(self, name, arguments, parameter):
+        """Whether a value is never negative where it is defined, from the way it is computed."""
+        of = [self.squares[i] for i in arguments]
+        if name == "select":  # max(x, y) is x where x is above y
+            which, compared, _ = self.operations[arguments[0]]
+            return of[2] and (of[1] or (which == "above" and compared[0] == arguments[1] and self.squares[compared[1]]))
+        twice = name in ("mul", "dot") and arguments[0] == arguments[1] and (parameter or [0, 1, 0, 1])[1::2] == [1, 1]
+        even = (name == "power" and parameter % 2 == 0) or (name == "number" and all(number(x) >= 0 for x in parameter))
+        kept = name in ("add", "mul", "div", "dot", "take", "power") and all(of)
+        return twice or even or kept or name in (*ROOTS, "exp", "above")
 
     def _apply(self, name, given, parameter):
         if self.read is number:
@@ -244,11 +254,6 @@ def flow_series(program, states, order):
     return [_series(x, order + 1) for x in flow] if order else flow
 
 
-def length(numbers):
-    """An upper bound of the Euclidean norm."""
-    return functools.reduce(_plus, (power(abs(x).upper(), 2) for x in numbers), ZERO).sqrt().upper()
-
-
 def hessian(program, box):
     """Hess L on a box of balls, a row for each weight."""
     n = range(len(box))
@@ -281,8 +286,7 @@ class Piece:
         half, total = self.h / 2, ZERO
         for spread, orders in ((ZERO, range(order)), (arb(0, half.upper()), [order])):
             shifted = [p(arb_poly([spread, 1])) for p in self.centred]
-            states = [_series(p.coeffs()[: order + 1], order + 1) for p in shifted]
-            slopes = program.field(states)
+            slopes = program.field([_series(p.coeffs()[: order + 1], order + 1) for p in shifted])
             for k in orders:
                 speeds = [(k + 1) * (p[k + 1] if p.degree() > k else ZERO) for p in shifted]
                 off = [speed - coefficient(slope, k) for speed, slope in pairs(speeds, slopes)]
@@ -369,27 +373,23 @@ def check(certificate, follow=follow):
     if certificate.get("digest") != digest(certificate):
         raise RefusedError("its digest is not that of its contents: something was changed")
     with ctx.workprec(whole(certificate["precision"], least=2)):
-        return _shown(certificate, follow)
-
-
-def _shown(certificate, follow):
-    statement, refutes = Statement(certificate), {"proved": False, "refuted": True}[certificate["verdict"]]
-    if not certificate["pieces"]:
-        slack = statement.at_start(flow=refutes)
-        if not (any(x < 0 for x in slack) if refutes else all(x >= 0 for x in slack)):
-            raise RefusedError(f"the statement is not {certificate['verdict']}")
-        return certificate["verdict"]
-    until, end = number(certificate["until"]), ZERO
-    for piece, radius in follow(certificate):
-        end = piece.begin + piece.h
-        high = until - piece.begin if until < end else piece.h
-        if refutes and piece.begin <= until < end and any(x < 0 for x in statement.along(piece, high, radius)):
-            return f"refuted at t = {certificate['until']}"
-        if not refutes:
-            statement.show(piece, ZERO, high, radius)
-    if refutes or not end >= until:
-        raise RefusedError(f"the statement is not {certificate['verdict']} until t = {certificate['until']}")
-    return f"proved for all t from 0 to {certificate['until']}"
+        statement, refutes = Statement(certificate), {"proved": False, "refuted": True}[certificate["verdict"]]
+        if not certificate["pieces"]:
+            slack = statement.at_start(flow=refutes)
+            if not (any(x < 0 for x in slack) if refutes else all(x >= 0 for x in slack)):
+                raise RefusedError(f"the statement is not {certificate['verdict']}")
+            return certificate["verdict"]
+        until, end = number(certificate["until"]), ZERO
+        for piece, radius in follow(certificate):
+            end = piece.begin + piece.h
+            high = until - piece.begin if until < end else piece.h
+            if refutes and piece.begin <= until < end and any(x < 0 for x in statement.along(piece, high, radius)):
+                return f"refuted at t = {certificate['until']}"
+            if not refutes:
+                statement.show(piece, ZERO, high, radius)
+        if refutes or not end >= until:
+            raise RefusedError(f"the statement is not {certificate['verdict']} until t = {certificate['until']}")
+        return f"proved for all t from 0 to {certificate['until']}"
 
 
 if __name__ == "__main__":
