@@ -86,7 +86,7 @@ def _above(x, y):
 _either = lambda *given: unknown() if arb_series in map(type, given) else arb(given[1]).union(arb(given[2]))
 _select = lambda which, x, y: x if which is ONE else y if which is ZERO else _either(which, x, y)
 _shares = lambda which: (ZERO, which, 1 - which) if which in (ONE, ZERO) else (ZERO, unknown(), unknown())
-ROOTS = "sqrt", "sqrt of squares"  # the latter of what is never negative, though its ball may say otherwise
+ROOTS = "sqrt", "sqrt of squares"  # where the number cannot be negative, the second is taken
 _of_squares = lambda x: between(ZERO, x.upper().sqrt()) if isinstance(x, arb) and x.contains(0) else x.sqrt()
 _of = lambda function, at_zero: lambda x: at_zero if x is ZERO else function(arb(x) if isinstance(x, fmpq) else x)
 # Of each operation on entries: its value, and its derivatives by each of them.
