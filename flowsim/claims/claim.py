@@ -1,4 +1,6 @@
-"""Claims: statements about a flow or a descent, and their two sides."""
+"""Claims and comparisons: a claim is a statement about a flow or a descent, and its comparison holds both sides of
+it.
+"""
 
 import dataclasses
 import math
@@ -25,13 +27,14 @@ _TINY = float(np.finfo(float).tiny)
 
 
 class Trend(eqx.Module):
-    """A statement about the values of a number along a family of problems.
+    """The statement that a number has a limit, or is of the order of a power, along a family of problems.
 
     **Fields:**
 
-    - expected: the limit of the number, or its power of the parameter.
-    - within: the accuracy to which the limit or the power has to be known. A smaller difference violates nothing.
-    - kind: "limit", "both", "above" or "below".
+    - expected: the limit of the number, or the power of the parameter that the number is compared with.
+    - within: the tolerance. "holds" needs the limit or power to be known to this accuracy, "violated" needs a
+      larger difference.
+    - kind: "limit", or for a power "both" (Theta), "above" (O) or "below" (Omega).
     """
 
     expected: Float[Array, ""]
@@ -40,29 +43,29 @@ class Trend(eqx.Module):
 
 
 class Likely(eqx.Module):
-    """The statement that a comparison holds with at least a probability over independent draws."""
+    """The statement that a comparison holds with at least the given probability over independent draws."""
 
     probability: float = eqx.field(static=True)
 
 
 class Comparison(eqx.Module):
-    """Both sides of a statement along a trajectory, or at any list of points; pure JAX.
+    """Both sides of a statement at each time of a trajectory, or at each of some other points.
 
-    Every array has one row for each time or point. A row is a number, or an array of several, such as one for each
-    head.
+    Every array has one row for each time or point. A row is a number, or an array of several numbers, such as one
+    for each head. All arrays come from JAX operations, so that a program can be compiled for them.
 
     **Fields:**
 
     - slack: by how much the statement is satisfied, negative where it fails.
-    - size: the size of the bound. A margin is the slack relative to it.
+    - size: the size of the bound. A margin is the slack divided by it.
     - scale: the size of the larger side. Rounding and solver errors are relative to it.
     - tightness: the ratio of the two sides, at most 1.
     - promised: where the statement asserts anything.
-    - allowance: by how much the sides may differ for a reason other than numerical error, such as the distance from the
-      end of the flow to its limit. Infinite where no bound is known.
+    - allowance: by how much the sides may differ for a reason other than numerical error, such as the distance from
+      the end of the flow to its limit. Infinite where no bound is known.
     - value, bound: the two sides.
     - identity: where the statement is an equality.
-    - family: the statement about all members of a family together. None for a statement about each.
+    - family: the statement about all members of a family together. None for a statement about each member.
     """
 
     slack: Sides
@@ -78,8 +81,11 @@ class Comparison(eqx.Module):
 
     @property
     def reference(self) -> Sides:
-        """The sizes that margins are relative to: the size of the bound or, if it is zero, the largest size of the
-        larger side.
+        """The number by which `margin` divides in each row.
+
+        It is the size of the bound where that is positive. Elsewhere it is the largest side in absolute value over
+        all rows at which the statement asserts anything. If all sides are zero it is infinite, or the smallest
+        positive normal float if any allowance is positive.
         """
         array = self.slack.__array_namespace__()
         sides = array.maximum(array.abs(self.value), array.abs(self.bound))
@@ -90,18 +96,18 @@ class Comparison(eqx.Module):
 
     @property
     def margin(self) -> Sides:
-        """(slack + allowance)/reference, whether anything is promised or not."""
+        """(slack + allowance)/reference in every row, also where nothing is promised."""
         return relative(self.slack + self.allowance, self.reference)
 
 
 def relative(slack: Sides, reference: Sides) -> Sides:
-    """slack/reference. An infinite slack stays infinite."""
+    """slack/reference; an infinite slack is returned unchanged."""
     array = slack.__array_namespace__()
     return array.where(array.isinf(slack), slack, slack / reference)
 
 
 def _real(side: ArrayLike) -> Array:
-    """A side as float64. Integers and truth values are converted too."""
+    """A side of a statement converted to float64, also from integers or truth values."""
     return jnp.asarray(side, dtype=float)
 
 
@@ -146,7 +152,7 @@ def at_most(
     promised: ArrayLike | None = None,
     allowance: ArrayLike = 0.0,
 ) -> Comparison:
-    """The statement value <= bound, with the arguments of `at_least`."""
+    """The statement value <= bound. The arguments are those of `at_least`."""
     value, bound = jnp.broadcast_arrays(_real(value), _real(bound))
     comparison = at_least(-value, -bound, size=size, promised=promised, allowance=allowance)
     ratio = jnp.abs(value) / jnp.where(comparison.scale > 0, comparison.scale, 1.0)
@@ -184,7 +190,8 @@ def tends_to(value: ArrayLike, expected: ArrayLike, within: ArrayLike, *, allowa
 
     - value: the number for one member of the family.
     - expected: the limit, the same for all members.
-    - within: the accuracy to which the limit has to be known for "holds", and by which it is off for "violated".
+    - within: the tolerance. "holds" needs the limit to be known to this accuracy, "violated" needs it to differ
+      from ``expected`` by more.
     - allowance: a bound on the error of the value for a reason other than numerical error.
     """
     return _trend("limit", value, expected, within, allowance)
@@ -200,11 +207,12 @@ def power_law(
 
     - value: the number for one member of the family.
     - power: the power, the same for all members.
-    - within: the accuracy to which the power has to be known for "holds", and by which it is off for "violated".
+    - within: the tolerance. "holds" needs the power to be known to this accuracy, "violated" needs it to differ
+      from ``power`` by more.
     - bounds: "both" for Theta, "above" for O(parameter^power), "below" for Omega(parameter^power).
     - allowance: a bound on the error of the value for a reason other than numerical error.
 
-    **Raises:** `ValueError` on other bounds.
+    **Raises:** `ValueError` on any other value of ``bounds``.
     """
     if bounds not in ("both", "above", "below"):
         checks.refuse("bounds", '"both", "above" or "below"', f"it is {bounds!r:.60}")
@@ -226,14 +234,14 @@ def _trend(kind: str, *given: ArrayLike) -> Comparison:
 
 
 def with_probability(probability: float, comparison: Comparison) -> Comparison:
-    """The statement that a comparison holds with at least a probability over a `Family` of independent draws.
+    """The statement that a comparison holds with at least a given probability over a `Family` of independent draws.
 
     **Arguments:**
 
     - probability: greater than 0 and less than 1.
     - comparison: the comparison for one draw.
 
-    **Raises:** `ValueError` on another probability, or on a trend.
+    **Raises:** `ValueError` on another probability, or if the comparison is itself a statement about a family.
     """
     if not checks.is_number(probability) or not 0 < probability < 1:
         checks.refuse("probability", "between 0 and 1", f"it is {probability!r:.60}")
@@ -262,30 +270,29 @@ def _no_constants(loss: AbstractPopulationLoss, trajectory: Trajectory) -> dict[
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Claim:
-    """A statement about a flow or a descent, with all that is needed to judge it.
-
-    `flowsim.claim` declares one.
+    """A statement about a flow or a descent, with all that is needed to judge it. `flowsim.claim` declares one.
 
     **Fields:**
 
     - id: ``paper.statement[.part]``.
     - source: the place of the statement, such as a paper and the number of a theorem.
     - statement: plain text, or LaTeX with formulas in ``$..$``.
-    - compare: (loss, trajectory) -> `Comparison`, pure JAX.
+    - compare: (loss, trajectory) -> `Comparison`, in JAX operations only.
     - form: "printed", or "corrected" for what holds instead of a printed form that fails.
     - hypotheses: (loss, start) -> the conditions of the statement. For statements about descents the arguments are
       (loss, descent).
-    - constants: (loss, trajectory) -> numbers by name: the constants of the claim, and the sharp ones.
+    - constants: (loss, trajectory) -> numbers by name: the constants of the claim, and the sharp values along this
+      trajectory.
     - setting: loss -> None if the statement covers this loss, else the `Hypothesis` that is not met.
     - models: the classes of models that the statement is about. Empty if it is about all.
     - along_flow: whether the comparison depends on the trajectory after its start.
-    - of_descent: whether it is a statement about gradient descent. It is then judged along descents and never along
+    - of_descent: whether the statement is about gradient descent. It is then judged along descents and never along
       flows.
     - problems: the problems on which the claim is judged, as nested dictionaries in the form of a problem file.
     - spaces: the sets of problems that the statement covers, in which `flowsim.refute` looks for a counterexample.
     - note: what a referee should know about the statement.
 
-    **Raises:** `ValueError` on another form, or an id that cannot be the name of a file.
+    **Raises:** `ValueError` on any other form, an id that cannot be the name of a file, or a field of another type.
     """
 
     id: str
@@ -337,7 +344,7 @@ class Claim:
 
 
 def find_claims(claims: Sequence[Claim], identifier: str) -> list[Claim]:
-    """All forms of the claim with this id, or of all its parts.
+    """The claims with this id, and the claims whose id starts with it and a dot, in all their forms.
 
     **Raises:** `ValueError` with the nearest id if there is no such claim.
     """

@@ -1,4 +1,4 @@
-"""Declaring a claim: a function returns the two sides, and its docstring is the statement."""
+"""Declare a claim: a function returns the two sides, and its docstring is the statement."""
 
 import functools
 import inspect
@@ -31,7 +31,9 @@ _OF_THE_START: weakref.WeakSet[Callable[..., Comparison]] = weakref.WeakSet()
 
 
 def reads_the_start_only(claim: Claim) -> bool:
-    """Whether a claim depends only on the start of a flow, since its function takes neither a flow nor a descent."""
+    """Whether a claim can depend only on the start of a flow, since its function takes neither a flow nor a
+    descent.
+    """
     return claim.compare in _OF_THE_START
 
 
@@ -50,17 +52,19 @@ def claim(
             r'''$\lVert \nabla L \rVert^2 \ge 2 L$ for all $t$'''
             return flowsim.at_least(flow.grad_norm_sq, 2 * flow.excess)
 
-    The function names its inputs as arguments: ``loss``, ``task`` (that of the loss), ``start`` (the model at t = 0)
-    and ``flow`` or ``descent`` (the `Trajectory`). A claim that takes the flow is judged along it; one that takes the
-    descent is about `gradient_descent` instead. The docstring is the statement, with formulas in ``$..$``. What follows
-    after an empty line is the note. If the statement contains a number that is only known at run time, give it as
-    ``statement=``. If a `Claim` is decorated in place of a function, it is declared again with this id and source.
+    The function names its inputs as arguments: ``loss``, ``task`` (the task of the loss), ``start`` (the model at t
+    = 0) and ``flow`` or ``descent`` (the `Trajectory`). A claim that takes the flow is judged along it; one that
+    takes the descent is about `gradient_descent` instead. The first paragraph of the docstring is the statement,
+    with formulas in ``$..$``; the other paragraphs are the note. If the statement contains a number that is only
+    known at run time, give the text as ``statement=``. If a `Claim` is decorated in place of a function, its
+    comparison is declared again as a claim with this id and source.
 
     **Arguments:**
 
-    - id, source, fields: those of `Claim`.
+    - id, source, fields: fields of `Claim`.
     - hypotheses: one function (loss, start) -> list of `Hypothesis`, or several; (loss, descent) for a descent.
-    - needs: a hypothesis without which the sides cannot be computed. The claim promises nothing where it is not met.
+    - needs: a hypothesis without which the sides cannot be computed. The claim promises nothing where it is not
+      met.
 
     **Raises:** `ValueError` on a function without a docstring, or with an argument of another name.
     """
@@ -88,7 +92,10 @@ def claim(
 
 
 def _said(sides: Callable) -> dict[str, str]:
-    """The statement and the note in a docstring, each on one line."""
+    """The statement and the note in the docstring of a function, each on one line.
+
+    **Raises:** `ValueError` if there is no docstring.
+    """
     statement, *note = inspect.cleandoc(sides.__doc__ or "").split("\n\n")
     if not statement:
         checks.refuse("a claim", "a function whose docstring states it", f"{sides.__name__} has no docstring")
@@ -96,7 +103,10 @@ def _said(sides: Callable) -> dict[str, str]:
 
 
 def _taken(sides: Callable) -> tuple[str, ...]:
-    """The names of what a function compares: its arguments without a default value."""
+    """The names of the inputs of a claim's function: its arguments without a default value.
+
+    **Raises:** `ValueError` on an unknown name, or on both "flow" and "descent".
+    """
     parameters = inspect.signature(sides).parameters.values()
     names = tuple(one.name for one in parameters if one.default is one.empty)
     if unknown := [name for name in names if name not in _TAKES]:
@@ -107,7 +117,9 @@ def _taken(sides: Callable) -> tuple[str, ...]:
 
 
 def takes_like(sides: Callable) -> Callable[[Callable], Callable]:
-    """A decorator that gives a function the name and docstring of another function but keeps its arguments."""
+    """A decorator that gives a function the name and docstring of ``sides``. The function keeps its own
+    arguments.
+    """
 
     def dress(function: Callable) -> Callable:
         signature = inspect.signature(function)
@@ -120,7 +132,7 @@ def takes_like(sides: Callable) -> Callable[[Callable], Callable]:
 
 
 class Section:
-    """The claims of one part of a paper, in the order in which they are declared, with what they share::
+    """The claims of one part of a paper in the order of their declaration, and the settings that they share::
 
         SECTION = Section("smith2025", LinearAttention, setting=one_covariance, hypotheses=balanced)
         FLOWS = SECTION.on(problems.FLOWS, spaces.BALANCED)
@@ -132,9 +144,9 @@ class Section:
 
     **Arguments:**
 
-    - paper: its id.
+    - paper: the id of the paper.
     - models: the classes of models that the claims are about.
-    - shared: arguments of `claim` that hold for each of its claims, unless a claim overrides them.
+    - shared: arguments of `claim` for all claims of the section. A claim can override them.
     """
 
     def __init__(self, paper: str, *models: type[eqx.Module], **shared: Any):
@@ -143,17 +155,18 @@ class Section:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """All claims that were declared, on any problems."""
+        """All claims declared so far in this section, including those declared through `on`."""
         return tuple(self._claims)
 
     def on(self, problems: Sequence[Tables], spaces: Sequence[Space], **shared: Any) -> "Section":
-        """The same section for claims on other problems, and with other shared arguments.
+        """This section for claims on the given problems, with further shared arguments. Its claims belong to this
+        section.
 
         **Arguments:**
 
-        - problems: on which each claim is judged.
+        - problems: the problems on which each claim is judged.
         - spaces: the sets of problems that the claims cover.
-        - shared: arguments of `claim`.
+        - shared: arguments of `claim`, which replace those of the section.
         """
         part = Section(self.paper)
         part._shared = {**self._shared, "problems": tuple(problems), "spaces": tuple(spaces), **shared}
@@ -161,24 +174,24 @@ class Section:
         return part
 
     def claim(self, part: str, source: str, **own: Any) -> Declare:
-        """A decorator that declares a claim.
+        """A decorator that declares a claim of this section.
 
         **Arguments:**
 
-        - part: the id without that of the paper.
-        - source: the place without the id of the paper.
+        - part: the id of the claim without the id of the paper in front.
+        - source: the place of the statement without the id of the paper in front.
         - own: arguments of `claim` that differ from those of the section.
         """
         return self._declared(f"{self.paper}.{part}", f"{self.paper}, {source}", own)
 
     def corrected(self, printed: Claim, source: str = "", **own: Any) -> Declare:
-        """A decorator that declares the corrected form of a printed claim.
+        """A decorator that declares the corrected form of a printed claim, with the same id.
 
         **Arguments:**
 
         - printed: the printed claim.
-        - source: the place, default that of the printed claim.
-        - own: arguments of `claim` that differ from those of the printed claim.
+        - source: the place of the corrected statement, default that of the printed claim.
+        - own: arguments of `claim` that differ from those of the section.
         """
         place = f"{self.paper}, {source}" if source else printed.source
         return self._declared(printed.id, place, {"form": "corrected", **own})

@@ -29,7 +29,7 @@ class Hypothesis:
     - name: the condition in words.
     - value, bound: its two sides, NaN if unknown.
     - relation: "<", "<=", ">", ">=" or "=".
-    - met: whether it is satisfied.
+    - met: whether the condition is satisfied.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Hypothesis:
 
     @property
     def unknown(self) -> bool:
-        """Whether a side is unknown."""
+        """Whether a side of the condition is unknown."""
         return math.isnan(self.value) or math.isnan(self.bound)
 
 
@@ -49,15 +49,15 @@ Conditions = Callable[..., list[Hypothesis]]
 
 @functools.cache
 def all_of(*conditions: Conditions) -> Conditions:
-    """A function that returns the hypotheses of several conditions, in order.
+    """A function (loss, start) -> the hypotheses that several conditions return, in order.
 
-    The same conditions give the same function, so that claims that share hypotheses have them evaluated once.
+    The same conditions give the same function, so that hypotheses that several claims share are evaluated once.
     """
     return lambda loss, start: [found for of in conditions for found in of(loss, start)]
 
 
 def hypothesis(name: str, value: Scalar | float, relation: str, bound: Scalar | float) -> Hypothesis:
-    """A condition with one of the relations <, <=, >, >=, decided in float64."""
+    """The condition ``value relation bound`` with one of the relations <, <=, >, >=, decided in float64."""
     if not (checks.is_concrete(value) and checks.is_concrete(bound)):
         return Hypothesis(name, value, relation, bound, _RELATIONS[relation](value, bound))
     left, right = float(value), float(bound)
@@ -65,7 +65,7 @@ def hypothesis(name: str, value: Scalar | float, relation: str, bound: Scalar | 
 
 
 def agrees(name: str, value: Scalar | float, bound: Scalar | float, size: Scalar | float = 1.0) -> Hypothesis:
-    """The condition ``value = bound``, met to within rounding of the given size."""
+    """The condition ``value = bound``, met if |value - bound| <= 1e-12 size."""
     if not all(map(checks.is_concrete, (value, bound, size))):
         return Hypothesis(name, value, "=", bound, jnp.abs(value - bound) <= ROUNDING * size)
     left, right = float(value), float(bound)
@@ -73,22 +73,29 @@ def agrees(name: str, value: Scalar | float, bound: Scalar | float, size: Scalar
 
 
 def unmet(name: str) -> Hypothesis:
-    """A condition that the class of a loss or a model violates, without sides."""
+    """A condition that a loss or a model does not meet because of its class. It has no sides: they are set to 0 and
+    1.
+    """
     return Hypothesis(name, 0.0, "=", 1.0, False)
 
 
 def finite_context(loss: Any, start: PyTree) -> list[Hypothesis]:
-    """The condition that prompts, which statements draw one by one, fit into memory."""
+    """The condition that the context of the task is at most `longest_drawn`, so that statements can draw
+    prompts.
+    """
     longest = longest_drawn(loss.task)
     name = f"context length at most {longest}, so that prompts can be drawn"
     return [hypothesis(name, loss.task.context_length, "<=", float(longest))]
 
 
 def can_be_drawn(task: Any) -> bool:
-    """Whether `finite_context` is met."""
+    """Whether the context of a task is at most `longest_drawn`, the condition of `finite_context`."""
     return float(task.context_length) <= longest_drawn(task)
 
 
 def longest_drawn(task: Any) -> int:
-    """The longest context of prompts that statements draw, for the dimension of the task."""
+    """The largest context length at which statements draw prompts, for the dimension d of the task.
+
+    It is min(100,000, 2^22/(d + 1)), rounded down, so that a prompt has at most about 2^22 numbers.
+    """
     return min(LONGEST_DRAWN, MOST_DRAWN // (task.dimension + 1))

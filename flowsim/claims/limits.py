@@ -1,4 +1,6 @@
-"""Limits of functions along a flow and of sequences, and the least norm of a solution, with their errors."""
+"""Limits of functions along a flow, limits of sequences, and the least norm of a solution, each with an error
+bound.
+"""
 
 import contextlib
 import contextvars
@@ -41,15 +43,15 @@ _CLOSER = 1e-3  # of the accuracy that was asked: how near to the limit a flow i
 
 
 class End(NamedTuple):
-    """The end of a flow, and where its limit is.
+    """The end of a flow, and how far its limit is from there.
 
     **Fields:**
 
-    - model: the last model.
+    - model: the last model of the flow.
     - further: the model to which the flow was continued, or the last model.
     - remaining: a bound on the distance from ``further`` to the limit.
-    - near: where models within a distance of the last model stand for all possible limits, the limits that remain
-      possible as seen from ``further`` are within this fraction of the distance.
+    - near: the factor by which `place` shrinks distances: it maps models within r of ``model`` to models within
+      near * r of ``further``.
     """
 
     model: PyTree
@@ -59,13 +61,19 @@ class End(NamedTuple):
 
     @staticmethod
     def of(model: PyTree, remaining: float, tail: Tail | None, near: float = 1.0) -> "End":
-        """The end of a flow with a bound on its remaining length, and with its continuation if there is one."""
+        """The end of a flow whose last model is given, with a bound on its remaining length and, if not None, its
+        continuation.
+        """
         if tail is None:
             return End(model, model, remaining)
         return End(model, _moved(model, tail.moved), tail.way_to_go, near)
 
     def place(self, model: PyTree) -> PyTree:
-        """The place near the limit that belongs to a model near the end."""
+        """Map a model near the end of the flow to the corresponding model near the limit.
+
+        Its weights w become further + near (w - end), where ``end`` and ``further`` are the weights of the two
+        models of the class.
+        """
         if self.further is self.model:
             return model
         follow = lambda here, end, further: further + self.near * (here - end)
@@ -74,7 +82,7 @@ class End(NamedTuple):
 
 
 class TracedFlowError(TypeError):
-    """The limit of a flow was asked for inside a transformation of JAX, in which its values are unknown."""
+    """Raised if `limit` is called inside a transformation of JAX, in which the values of the flow are unknown."""
 
 
 _END: contextvars.ContextVar[End | None] = contextvars.ContextVar("end", default=None)
@@ -82,7 +90,7 @@ _END: contextvars.ContextVar[End | None] = contextvars.ContextVar("end", default
 
 @contextlib.contextmanager
 def ending_at(end: End) -> Iterator[None]:
-    """A context in which a traced flow is known to have this end."""
+    """A context manager in which `limit` uses the given end for every traced flow."""
     token = _END.set(end)
     try:
         yield
@@ -91,7 +99,15 @@ def ending_at(end: End) -> Iterator[None]:
 
 
 class _Asking(NamedTuple):
-    """Collects whether each flow whose limit is asked for is traced. Limits are then the values at the end, or NaN."""
+    """A record of the calls of `limit` while a comparison is evaluated on trial.
+
+    During the trial `limit` returns the value at the end of the flow with error bound 0, if the flow is not traced.
+
+    **Fields:**
+
+    - traced: for each call, whether its flow is traced.
+    - forgets: whether `limit` returns NaN in place of this value.
+    """
 
     traced: list[bool]
     forgets: bool = False
@@ -111,7 +127,10 @@ def _asking(*, forgets: bool = False) -> Iterator[list[bool]]:
 
 
 def takes_limit(compare: Callable[..., Comparison], loss: AbstractPopulationLoss, run: Trajectory) -> bool:
-    """Whether a comparison depends on the value of a limit. It does not if it only uses bounds of limits."""
+    """Whether a comparison depends on a value that `limit` returns, and not only on its error bound.
+
+    True also if `limit` is called and the comparison then raises an exception.
+    """
     # Most comparisons ask for no limit, which is seen without computing them.
     with _asking() as asked, contextlib.suppress(Exception):
         eqx.filter_eval_shape(compare, loss, run)
@@ -136,16 +155,16 @@ def tail_of(
     go_on: Callable[..., Trajectory],
     way_to_go: Callable[[PyTree], float],
 ) -> Tail | None:
-    """A flow continued from its end nearly to its limit; None if that is not needed, or fails.
+    """Continue a flow from its end nearly to its limit. None if that is not needed, or fails.
 
     **Arguments:**
 
     - run: the flow.
-    - remaining: a bound on its remaining length, infinite if none is known.
-    - accuracy: the error of the limit that is asked for, relative to the weights. A flow is not continued if its end is
-      that close to the limit.
-    - go_on: (model, settings) -> the flow from there.
-    - way_to_go: model -> a bound on the length of the flow from there.
+    - remaining: a bound on the distance from the end of the flow to its limit, infinite if none is known.
+    - accuracy: the acceptable error of the limit, relative to the norm of the weights. If ``remaining`` is at most
+      this error, the flow is not continued.
+    - go_on: (model, settings of `gradient_flow` by name) -> the flow from this model.
+    - way_to_go: model -> a bound on the length of the flow from this model to its limit.
     """
     end, size = run.end, _norm(run.end)
     if not max(accuracy, _CLOSEST) * size < remaining < math.inf:
@@ -179,14 +198,14 @@ def limit(
 ) -> tuple[Float[Array, "1 *values"], Float[Array, "1 *values"]]:
     """The limit of a function along a flow, and a bound on its error.
 
-    The value is that of f at the end of the flow. The bound is the largest change of f over a ball around the end that
-    the flow cannot leave. In a verdict the flow is first continued, and both are taken at its new end. The error of the
-    flow up to its end is not in the bound: a verdict measures it. The bound is infinite if no such ball is found: if t1
-    is short, on a plateau, at a degenerate minimum, where the weights diverge, or if f cannot be computed in ball
-    arithmetic.
+    The value is f at the end of the flow. The bound is the largest change of f over a ball around the end that the
+    flow cannot leave. In a verdict the flow is first continued, and both are computed at its new end. The bound
+    does not include the numerical error of the flow up to its end: a verdict measures that separately. The bound is
+    infinite if no such ball is found (t1 is short, the flow ends on a plateau or at a degenerate minimum, or the
+    weights diverge), or if f cannot be computed in ball arithmetic.
 
-    Both have one row in front, as in a claim about a limit: ``value, allowance = limit(flow, f); return equal(value,
-    expected, size, allowance=allowance)``.
+    Both results have a leading axis of length 1, as a claim about a limit needs them: ``value, allowance =
+    limit(flow, f); return equal(value, expected, size, allowance=allowance)``.
 
     **Arguments:**
 
@@ -211,7 +230,10 @@ def limit(
 
 
 def known_limit(flow: Trajectory) -> PyTree | None:
-    """The limit of a flow in a proof, in which it is the last model, also of flows of numbers; None elsewhere."""
+    """The last model of a flow if it is known to be the exact limit, as in a proof; else None.
+
+    It is known inside `ending_at` with ``remaining`` = 0, for a traced flow or a flow with remaining length 0.
+    """
     end = _END.get()
     if end is None or end.remaining != 0:
         return None
@@ -223,14 +245,20 @@ def _is_traced(flow: Trajectory) -> bool:
 
 
 def _way_to_go(flow: Trajectory) -> float:
-    """The bound on the flow's remaining length, computed if it is not known yet."""
+    """The bound on the remaining length of a flow after its end, which is computed here if it was not computed
+    before.
+    """
     if isinstance(flow.way_to_go, float) and math.isinf(flow.way_to_go) and flow.descent is not None:
         return flow.descent.way_to_go(flow.end, flow.start)
     return float(jnp.asarray(flow.way_to_go))
 
 
 def _variation(f: Callable[[PyTree], Array], model: PyTree, remaining: float) -> np.ndarray:
-    """A bound on the change of f within a distance of a model."""
+    """A bound on the change of each entry of f between a model and all models within a distance ``remaining`` of
+    it.
+
+    Infinite if the distance is infinite or f cannot be computed in ball arithmetic.
+    """
     weights, rest = eqx.partition(model, eqx.is_inexact_array)
     of_weights = lambda weights: jnp.asarray(f(eqx.combine(weights, rest)), dtype=float)
     shape = jax.eval_shape(of_weights, weights).shape
@@ -248,15 +276,15 @@ def _variation(f: Callable[[PyTree], Array], model: PyTree, remaining: float) ->
 def least_norm(X: ArrayLike | Iterable, y: ArrayLike | Iterable, *, order: int = 1) -> tuple[float, float]:
     """The least norm of a solution of X b = y, and a bound on its error.
 
-    The value is known from both sides: by the norm of a solution, and by y.z/|X^T z| for a z that solves the dual
-    problem, with the dual norm. Both are computed with bounds on their rounding. The bound is infinite unless X is
-    shown to have full row rank.
+    The least norm lies between two numbers, which are computed with bounds on their rounding errors: the norm of a
+    solution, and y.z/|X^T z|, where z solves the dual problem and |.| is the dual norm. The result is their mean
+    and half their difference. The bound is infinite unless X is shown to have full row rank.
 
     **Arguments:**
 
     - X: (m, n), with m at most n.
     - y: (m,).
-    - order: 1 for the sum of the sizes, 2 for the Euclidean norm.
+    - order: 1 for the norm sum_i |b_i|, 2 for the Euclidean norm.
 
     **Raises:** `ValueError` on other arguments.
     """
@@ -282,13 +310,16 @@ def least_norm(X: ArrayLike | Iterable, y: ArrayLike | Iterable, *, order: int =
 
 
 def _moderate(numbers: np.ndarray) -> tuple[int, np.ndarray]:
-    """An exponent, and an array without this power of two."""
+    """An exponent e, and the array divided by 2^e, whose largest absolute value is then in [1/2, 1)."""
     exponent = int(np.frexp(np.max(np.abs(numbers), initial=0.0))[1])
     return exponent, np.ldexp(numbers, -exponent)
 
 
 def _around(X: np.ndarray, y: np.ndarray, order: int, steepness: float) -> tuple[float, float]:
-    """A lower and an upper bound on the least norm. ``steepness`` is a lower bound on the singular values of X."""
+    """A lower and an upper bound on the least norm of a solution of X b = y.
+
+    **Arguments:** X, y, order: as in `least_norm`; steepness: a lower bound on the singular values of X.
+    """
     solution, dual = _shortest(X, y, order)
     size, of_slopes = (norm, norm) if order == 2 else (lambda x: float(np.sum(np.abs(x))), lambda x: float(np.max(x)))
     # A solution is at most |X b - y|/sigma away in the Euclidean norm.
@@ -301,7 +332,7 @@ def _around(X: np.ndarray, y: np.ndarray, order: int, steepness: float) -> tuple
 
 
 def _shortest(X: np.ndarray, y: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """A solution of least norm and a solution of the dual problem, both up to rounding."""
+    """A solution of X b = y of least norm, and a solution of the dual problem, both up to rounding."""
     if order == 2:
         basis, triangle = np.linalg.qr(X.T)
         inside = scipy.linalg.solve_triangular(triangle.T, y, lower=True)
@@ -314,21 +345,21 @@ def _shortest(X: np.ndarray, y: np.ndarray, order: int) -> tuple[np.ndarray, np.
 
 
 class Interval(NamedTuple):
-    """A number and its error."""
+    """The numbers within ``radius`` of ``centre``."""
 
     centre: float
     radius: float
 
 
 def extrapolated(values: np.ndarray, errors: np.ndarray) -> Interval | str:
-    """The limit of a sequence, extrapolated, or why it has none.
+    """The extrapolated limit of a sequence with its error, or a text that says why it could not be found.
 
-    If the differences of a sequence q_1, q_2, .. shrink at least by a factor rho < 1 each, then
-    |lim q - q_n| <= |q_n - q_{n-1}| rho/(1 - rho). Here rho is read off the last differences, with their errors, and
-    taken larger if it still grows, as it does for a sequence like 1/n. The radius is three times this distance, and the
-    sequence must have predicted its own last member in the same way.
+    If the differences of a sequence q_1, q_2, .. shrink at least by a factor rho < 1 each, then |lim q - q_n| <=
+    |q_n - q_{n-1}| rho/(1 - rho). Here rho is estimated from the last differences and their errors, and is
+    increased if it still grows, as it does for a sequence like 1/n. The radius is three times this bound. As a
+    check, the limit that is extrapolated without the last member must agree with the last member.
 
-    **Arguments:** values: the sequence; errors: of its members.
+    **Arguments:** values: the sequence; errors: the errors of its members.
     """
     if values.size < _FEWEST:
         return f"An extrapolation needs {_FEWEST} numbers or more, and there are {values.size}: add members."

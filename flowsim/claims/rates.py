@@ -17,7 +17,9 @@ _FEWEST = 4
 
 
 def decayed(trajectory: Trajectory) -> Float[Array, " T"]:
-    """log(excess(0)/excess(t)). Until half of the excess is lost it is computed from the dissipated energy, without
+    """log(excess(0)/excess(t)) at each output time.
+
+    As long as less than half of the excess is lost, it is computed from the dissipated energy, to avoid
     cancellation.
     """
     lost = trajectory.dissipated / trajectory.excess[0]
@@ -28,7 +30,7 @@ def decayed(trajectory: Trajectory) -> Float[Array, " T"]:
 
 
 def exponential_envelope(trajectory: Trajectory, mu: Float[Array, ""]) -> Comparison:
-    """excess(t) <= e^{-mu t} excess(0), compared as log(excess(0)/excess(t)) >= mu t for t > 0."""
+    """The statement excess(t) <= e^{-mu t} excess(0) for t > 0, compared as log(excess(0)/excess(t)) >= mu t."""
     above = trajectory.excess > 0
     value = jnp.where(above, decayed(trajectory), 0.0)
     return at_least(value, jnp.where(above, mu * trajectory.t, 0.0), promised=above & (trajectory.t > 0))
@@ -36,13 +38,13 @@ def exponential_envelope(trajectory: Trajectory, mu: Float[Array, ""]) -> Compar
 
 @dataclasses.dataclass(frozen=True)
 class RateFit:
-    """The decay of the excess at the end of a run.
+    """A fit of the decay of the excess at the end of a run.
 
     **Fields:**
 
     - kind: "exponential" for excess ~ e^{-rate t} or "power" for excess ~ t^{-rate}, whichever fits better.
-    - rate: the rate.
-    - low, high: its 95% interval from the residuals.
+    - rate: the fitted rate.
+    - low, high: the 95% confidence interval of the rate, from the residuals of the fit.
     - t_from, t_to: the window of the fit. For a flow that leaves a saddle late, t counts from its steepest point.
     """
 
@@ -55,8 +57,10 @@ class RateFit:
 
 
 def fit_rate(trajectory: Trajectory) -> RateFit | None:
-    """A fit of the rate at which the excess decays, over its last factor of 100,000. None if the excess decreased by a
-    factor of less than 10, or if there are fewer than four times to fit.
+    """Fit the rate at which the excess decays over its last factor of 100,000.
+
+    None if the excess decreases by less than a factor of 10 there, or if fewer than four output times can be
+    fitted.
     """
     t, excess = counted(trajectory)[0], np.asarray(trajectory.excess)
     usable = (t > 0) & np.isfinite(excess) & (excess > 0)
@@ -74,7 +78,9 @@ def fit_rate(trajectory: Trajectory) -> RateFit | None:
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """The slope of a least-squares line, half its 95% interval and the residual sum of squares."""
+    """The slope of a least-squares line, half the width of its 95% confidence interval, and the residual sum of
+    squares.
+    """
     centred = x - x.mean()
     slope = float(centred @ y / (centred @ centred))
     squares = float(np.sum((y - y.mean() - slope * centred) ** 2))

@@ -22,9 +22,9 @@ _SHAPES = ("dimension", "loops", "layers", "heads")
 
 @dataclasses.dataclass(frozen=True)
 class AbstractRange(abc.ABC):
-    """The numbers from low to high, both finite.
+    """An axis with all numbers from ``low`` to ``high``.
 
-    **Raises:** `ValueError` if there are no such numbers.
+    **Raises:** `ValueError` unless both are finite and low <= high.
     """
 
     low: float
@@ -36,7 +36,7 @@ class AbstractRange(abc.ABC):
 
     @property
     def geometric(self) -> bool:
-        """Whether values are drawn or spaced geometrically."""
+        """Whether numbers are drawn or spaced geometrically: 0 < 10 low <= high."""
         return self.low > 0 and self.high >= _FEW * self.low
 
     @abc.abstractmethod
@@ -68,7 +68,7 @@ class Real(AbstractRange):
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A finite list of values."""
+    """An axis with a finite list of values."""
 
     values: tuple[Any, ...]
 
@@ -79,12 +79,14 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Each:
-    """A vector with one number for each dimension; `Space.sized_by` names the axis with the dimension."""
+    """An axis of vectors: one number in the range ``of`` for each dimension. `Space.sized_by` names the dimension's
+    axis.
+    """
 
     of: Real
 
     def holds(self, value: object) -> bool:
-        """Whether a value is on the axis."""
+        """Whether a value is a vector whose entries are all in the range ``of``. Its length is not checked."""
         return isinstance(value, Iterable) and all(map(self.of.holds, value))
 
 
@@ -99,13 +101,14 @@ class Space:
 
     - axes: what varies, by the name of its field in a problem file, such as ``task.context_length``.
     - problem: the tables of the problem file with all fixed fields.
-    - make: (axis=value, ..) -> (loss, start), instead of a problem, for losses that a problem file cannot describe. The
-      axes are its arguments.
+    - make: (axis=value, ..) -> (loss, start), instead of ``problem``, for losses that a problem file cannot
+      describe. The axes are the arguments of this function.
     - shapes: the axes that change the shape of an array, default dimensions, loops, layers and heads. Problems that
       differ in these are compiled separately.
-    - sized_by: the axis, or the field of the problem, with the length of each `Each`.
+    - sized_by: the axis, or the field of the problem, that gives the length of the vectors of all `Each` axes.
 
-    **Raises:** `ValueError` unless exactly one of a problem and a function is given, or if an `Each` has no length.
+    **Raises:** `ValueError` unless exactly one of ``problem`` and ``make`` is given, or if ``make`` is given with
+    an `Each` axis but without the axis ``sized_by``.
     """
 
     axes: Mapping[str, Axis]
@@ -130,20 +133,24 @@ class Space:
         return tuple(name for name in self.axes if name.rpartition(".")[2] in (*_SHAPES, self.sized_by))
 
     def dimension(self, values: Values) -> int:
-        """d of the task at these values of the axes."""
+        """The dimension d of the task at given values of the axes; 1 if neither an axis nor the problem gives
+        it.
+        """
         known = {**_flat(self.problem), **values}
         return next((int(value) for name, value in known.items() if name.rpartition(".")[2] == self.sized_by), 1)
 
     def tables(self, values: Values) -> Document:
-        """The tables of the problem file at these values of the axes. The rank of a start is at most the dimension."""
+        """The tables of the problem file at given values of the axes. A rank ``init.rank`` above the dimension is
+        lowered to it.
+        """
         tables = copy.deepcopy(dict(self.problem))
         for name, value in values.items():
             toml.assign(tables, name, min(value, self.dimension(values)) if name == "init.rank" else value)
         return tables
 
     def over(self, axes: Mapping[str, Axis]) -> "Space":
-        """The space with other values for some axes. A range given for an axis of vectors applies to each of their
-        entries.
+        """A copy of the space in which some axes have other values. A range that replaces an `Each` axis applies to
+        every entry of its vectors.
         """
         new = {
             name: Each(Real(axis.low, axis.high))

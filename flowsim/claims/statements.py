@@ -10,32 +10,36 @@ from flowsim.flow.trajectory import Trajectory
 
 
 def rounded(comparison: Comparison, conditioning: Float[Array, ""]) -> Comparison:
-    """The comparison with its rounding errors multiplied by a condition number."""
+    """The comparison with its ``scale``, which rounding errors are relative to, multiplied by a condition
+    number.
+    """
     return eqx.tree_at(lambda c: c.scale, comparison, comparison.scale * conditioning)
 
 
 def joined(comparisons: list[Comparison]) -> Comparison:
-    """Several comparisons in one, their rows one after the other."""
+    """One comparison that has the rows of several comparisons, one after the other."""
     return jax.tree.map(lambda *series: jnp.concatenate(series), *comparisons)
 
 
 def conserved(value: Float[Array, "T ..."], size: Float[Array, "..."]) -> Comparison:
-    """value(t) = value(0), relative to ``size``."""
+    """The statement value(t) = value(0), with margins relative to ``size``."""
     return equal(value, value[0], size)
 
 
 def stays_positive(value: Float[Array, "..."], size: Float[Array, "..."]) -> Comparison:
-    """value(t) > 0, relative to ``size``."""
+    """The statement value(t) > 0, with margins relative to ``size``."""
     return at_least(value, jnp.zeros(()), size=size)
 
 
 def polyak_lojasiewicz(trajectory: Trajectory, mu: Float[Array, ""]) -> Comparison:
-    """|grad L|^2 >= mu (L - min L) at every output time with a positive excess."""
+    """The statement |grad L|^2 >= mu (L - min L) at every output time at which L > min L."""
     return at_least(trajectory.grad_norm_sq, mu * trajectory.excess, promised=trajectory.excess > 0)
 
 
 def sharp_constant(trajectory: Trajectory) -> Float[Array, ""]:
-    """The largest mu for which |grad L|^2 >= mu (L - min L) along a trajectory: its smallest ratio."""
+    """The largest mu for which |grad L|^2 >= mu (L - min L) along a trajectory: the smallest ratio of both
+    sides.
+    """
     excess = trajectory.excess
     ratios = trajectory.grad_norm_sq / jnp.where(excess > 0, excess, 1.0)
     return jnp.min(jnp.where(excess > 0, ratios, jnp.inf))
@@ -44,9 +48,9 @@ def sharp_constant(trajectory: Trajectory) -> Float[Array, ""]:
 def gradient_dominance(
     grad_norm_sq: Float[Array, " T"], loss: Float[Array, " T"], constant: ArrayLike, power: float, threshold: ArrayLike
 ) -> Comparison:
-    """|grad L|^2 >= c L^p at every point with L >= threshold. L is the loss, not its excess.
+    """The statement |grad L|^2 >= c L^p at every point with L >= threshold, where L is the loss, not its excess.
 
-    For L loops p is (2L - 1)/L.
+    A looped transformer with n loops has p = (2n - 1)/n.
 
     **Arguments:**
 
@@ -69,8 +73,8 @@ def sharp_dominance(
 def dominance_floor(
     grad_norm_sq: Float[Array, " T"], loss: Float[Array, " T"], constant: ArrayLike, power: float
 ) -> Float[Array, ""]:
-    """The largest loss at which |grad L|^2 < c L^p; zero if there is none.
+    """The largest loss at which |grad L|^2 < c L^p; zero if there is no such point.
 
-    If the minimum is positive the inequality fails near it, since the gradient vanishes and L does not.
+    If the minimum of L is positive the inequality fails near it, since the gradient vanishes there and L does not.
     """
     return jnp.max(jnp.where(grad_norm_sq < jnp.asarray(constant) * loss**power, loss, 0.0), initial=0.0)

@@ -1,4 +1,4 @@
-"""The critical point at which a flow ends: refined by Newton's method, classified by its Hessian."""
+"""The critical point at which a flow ends: found by Newton's method, and classified by the Hessian there."""
 
 import dataclasses
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def signs(values: np.ndarray) -> np.ndarray:
 
 
 def inertia(values: np.ndarray) -> Inertia:
-    """The numbers of negative, zero and positive eigenvalues, with zero as in `signs`."""
+    """The numbers of negative, zero and positive values among eigenvalues. `signs` decides which count as zero."""
     found = signs(values)
     return Inertia(*(int(np.sum(found == sign)) for sign in (-1, 0, 1)))
 
@@ -50,11 +50,12 @@ class EndPoint:
 
     **Fields:**
 
-    - kind: "minimum" if the excess is zero, or if no eigenvalue is negative and none is zero except one that belongs to
-      a conserved quantity; "saddle"; "maximum" if no eigenvalue is positive; "degenerate" if the Hessian does not
-      decide; "none" if Newton's method does not converge, for example when the infimum is at infinity.
-    - positive, negative, flat: the numbers of eigenvalues of the Hessian. An eigenvalue is flat within 1e-9 of the
-      largest.
+    - kind: "none" if Newton's method does not converge, for example when the infimum is at infinity; "saddle" if
+      the Hessian has negative and positive eigenvalues; "maximum" if it has negative and no positive ones;
+      "minimum" if it has no negative ones and either the excess is zero, or some eigenvalue is positive and none is
+      zero except one that belongs to a conserved quantity; "degenerate" if the Hessian does not decide.
+    - positive, negative, flat: the numbers of positive, negative and zero eigenvalues of the Hessian. An eigenvalue
+      counts as zero if its size is at most 1e-9 of the largest.
     - excess, grad_norm: the excess loss and |grad L| at the critical point.
     - distance: the distance of the critical point from the end of the trajectory.
     - model: the critical point.
@@ -71,8 +72,10 @@ class EndPoint:
 
 
 def _polish(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, np.ndarray, float, float]:
-    """The critical point by Newton's method, the Hessian's eigenvalues and the gradient norm there, and the length of
-    the last step.
+    """Newton's method from a model, for as long as the gradient norm decreases.
+
+    **Returns:** the critical point, the (n,) eigenvalues of the Hessian there, the gradient norm there, and the
+    length of the last step.
     """
     candidate, values, size = _newton(loss, model)
     step = 0.0
@@ -92,7 +95,7 @@ def _distance(one: PyTree, other: PyTree) -> float:
 
 @eqx.filter_jit
 def _newton(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, Float[Array, " n"], Float[Array, ""]]:
-    """The model after one Newton step; the Hessian's eigenvalues and the gradient norm before it."""
+    """The model after one Newton step, and the (n,) Hessian eigenvalues and the gradient norm before the step."""
     arrays, rest = eqx.partition(model, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(arrays)
     rebuild = lambda x: eqx.combine(unravel(x), rest)
@@ -104,7 +107,8 @@ def _newton(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, Float[
 def spectrum(
     gradient: Callable[[Float[Array, " n"]], Float[Array, " n"]], flat: Float[Array, " n"]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, "n n"]]:
-    """The gradient at given weights, and the Hessian's eigenvalues, lowest first, with its eigenvectors as columns.
+    """The gradient at given weights, and the eigenvalues (lowest first) and eigenvectors (as columns) of the
+    Hessian there.
 
     **Arguments:**
 
@@ -119,11 +123,13 @@ def spectrum(
 def newton_step(
     slope: Float[Array, " n"], values: Float[Array, " n"], vectors: Float[Array, "n n"]
 ) -> Float[Array, " n"]:
-    """The step (H + |g| I)^-1 g that Newton's method subtracts from the weights, where H is semidefinite.
+    """The step that Newton's method subtracts from the weights: (H + |g| I)^-1 g for a positive semidefinite
+    Hessian H.
 
-    The shift |g| keeps the step short along flat directions, where critical points are not isolated, and vanishes fast
-    enough for quadratic convergence. Along negative curvature the step also leads to the critical point, so that a
-    saddle is found as a saddle.
+    In general each eigenvalue h of H is replaced by h + |g| if h >= 0 and by h - |g| if h < 0. The shift |g| keeps
+    the step short along flat directions, where critical points are not isolated, and vanishes fast enough for
+    quadratic convergence. Along negative curvature the step also leads to the critical point, so that a saddle is
+    found as a saddle.
 
     **Arguments:**
 
@@ -137,7 +143,9 @@ def newton_step(
 
 
 def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint | None:
-    """The critical point at the end of a trajectory and the inertia of its Hessian; None for more than 700 weights."""
+    """The critical point near the end of a trajectory, classified by its Hessian; None for more than 700
+    weights.
+    """
     end = eqx.filter(trajectory.end, eqx.is_inexact_array)
     if sum(leaf.size for leaf in jax.tree.leaves(end)) > LARGEST_HESSIAN:
         return None
@@ -169,15 +177,17 @@ def _level(loss: AbstractPopulationLoss, model: PyTree) -> tuple[Float[Array, ""
 
 
 def hessian(loss: AbstractPopulationLoss, model: PyTree) -> Float[Array, "n n"]:
-    """The Hessian of the loss, over all weights as one vector."""
+    """The (n, n) Hessian of the loss at a model, with respect to all n weights as one vector."""
     flat, unravel = ravel_pytree(model)
     return jax.hessian(lambda x: loss.excess(unravel(x)))(flat)
 
 
 def ends_above_the_minimum(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
-    """The statement that a flow ends above the global minimum: the excess at the end is positive.
+    """The statement that a flow ends above the global minimum: the excess at its end is positive.
 
-    The loss can still decrease by at most |grad L| s, with |grad L| at the end and s the remaining length of the path.
+    Nothing is promised if the excess at the end is at most 1e-6 of the excess at zero weights. The allowance is how
+    much the loss can still decrease: at most |grad L| s, where |grad L| is the gradient norm at the end and s
+    bounds the remaining length of the path.
     """
     end = trajectory.excess[-1:]
     above = end > _ABOVE * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))
@@ -187,6 +197,8 @@ def ends_above_the_minimum(loss: AbstractPopulationLoss, trajectory: Trajectory)
 
 
 def end_constants(loss: AbstractPopulationLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The excess at the end of the flow, and at the saddle where all weights are zero."""
+    """The excess at the end of the flow (``excess_end``), and at the saddle where all weights are zero
+    (``excess_at_zero``).
+    """
     zero = jax.tree.map(jnp.zeros_like, trajectory.end)
     return {"excess_end": trajectory.excess[-1], "excess_at_zero": loss.excess(zero)}

@@ -1,4 +1,6 @@
-"""The plateaus of a flow: levels near which its loss stays for a while, and the directions in which it leaves them."""
+"""The plateaus of a flow: levels near which its loss stays for a while, and the directions in which the flow leaves
+them.
+"""
 
 import dataclasses
 import math
@@ -28,16 +30,16 @@ class Plateau:
 
     **Fields:**
 
-    - level: the loss at the slowest point.
+    - level: the loss at the slowest point, where |grad L| is least.
     - enter, leave: the times of entering and leaving; ``leave`` is infinite if the run ends first.
-    - slowest: the time at which |grad L| is least.
-    - grad_norm: |grad L| there.
-    - inertia: the inertia of the Hessian there.
-    - leaving: the directions of negative curvature there, orthonormal, in the shape of the model with one more axis in
-      front.
-    - rates: minus the eigenvalues of these directions, fastest first.
+    - slowest: the time of the slowest point.
+    - grad_norm: |grad L| at the slowest point.
+    - inertia: the numbers of negative, zero and positive eigenvalues of the Hessian at the slowest point.
+    - leaving: the directions of negative curvature at the slowest point, orthonormal, in the shape of the model
+      with one more axis in front, of the length of ``rates``.
+    - rates: minus the eigenvalues that belong to these directions, fastest first.
 
-    The last three are None if no loss was given, or for more than 700 weights.
+    ``inertia``, ``leaving`` and ``rates`` are None if no loss was given, or for more than 700 weights.
     """
 
     level: float
@@ -62,29 +64,29 @@ def plateaus(
 
     Let c be the fraction and g = |grad L|^2 = -dL/dt. A plateau is a local minimum of g that is at most c times the
     largest g since the plateau before, and at most c times the largest g until the next plateau. The flow enters it
-    when a fraction 1 - c of the loss between the two plateaus is lost, and leaves it when a fraction c of the next drop
-    is lost. These fractions do not depend on whether time is linear or logarithmic. A drop counts if it exceeds the
-    solver's tolerance, rtol times the whole drop, and rounding, 64 eps of the loss, so that noise in g makes no
-    plateaus.
+    when a fraction 1 - c of the drop of the loss since the plateau before has happened, and leaves it when a
+    fraction c of the drop to the next plateau has happened. These fractions do not depend on whether time is linear
+    or logarithmic. A drop counts if it exceeds the solver's tolerance (rtol times the whole drop) plus rounding (64
+    eps of the loss), so that noise in g makes no plateaus.
 
-    The first and the last plateau have a drop on one side only. A start at which g is below c times its first maximum
-    is on a plateau, entered at 0. A flow that ends with g below c times its last maximum ends on a plateau, left at
-    infinity: a minimum, or a saddle that the run did not leave. If the start is not on a plateau, the first drop counts
-    from time 0. If the run ends during a drop, the drop counts as far as it got, and the time of leaving is a lower
-    bound.
+    The first and the last plateau have a drop on one side only. A start at which g is below c times its first
+    maximum is on a plateau, entered at 0. A flow that ends with g below c times its last maximum ends on a plateau,
+    left at infinity: a minimum, or a saddle that the run did not leave. If the start is not on a plateau, the first
+    drop counts from time 0. If the run ends during a drop, the drop counts as far as it got, and the time of
+    leaving is a lower bound.
 
     A flow that decays steadily, such as e^{-t}, has one plateau, its last. A run too short for g to change by the
-    factor c has none. A flow at rest has one for all time. In a valley a flow slows down and does not speed up again,
-    so that a valley is not a plateau.
+    factor c has none. A flow at rest has one for all time. In a valley a flow slows down and does not speed up
+    again, so that a valley is not a plateau.
 
     **Arguments:**
 
     - trajectory: the flow.
-    - loss: its loss, for the Hessians at the slowest points, which are output times. An eigenvalue counts as zero
-      within 1e-9 of the largest, or if one Newton step towards the critical point leaves less than a tenth of it: along
-      the orbits of a symmetry the gradient alone makes that much curvature. Where three or more factors are small
-      together the Hessian vanishes on them at the saddle but not at the slowest point, and the signs and rates are
-      those at the slowest point.
+    - loss: the loss of the flow, needed for the Hessians at the slowest points, which are output times. An
+      eigenvalue counts as zero if it is within 1e-9 of the largest, or if less than a tenth of it remains after one
+      Newton step towards the critical point: a nonzero gradient alone makes such curvature along the orbits of a
+      symmetry. Where three or more factors are small together, the Hessian vanishes on them at the saddle but not
+      at the slowest point; the signs and rates are those at the slowest point.
     - fraction: c, below one half.
 
     **Raises:** `ValueError` if the fraction is not between 0 and 1/2.
@@ -121,8 +123,16 @@ def plateaus(
 def _slow_points(
     times: np.ndarray, speed: np.ndarray, lost: np.ndarray, fraction: float
 ) -> tuple[list[int], bool, bool]:
-    """The rows at which the speed is least between two maxima and below both by a given factor, and whether the loss
-    falls before the first and after the last of them.
+    """The rows at which |grad L|^2 is least between two maxima and at most ``fraction`` times both.
+
+    **Arguments:**
+
+    - times: (T - 1,) the time from each row to the next.
+    - speed: (T,) |grad L|^2.
+    - lost: (T,) by how much the loss has fallen since the start.
+    - fraction: the factor c of `plateaus`.
+
+    **Returns:** the rows, whether the loss falls before the first row, and whether it falls after the last.
     """
     # The mean speed over a step is taken within it, so that a drop between two output times counts too.
     steps = np.diff(lost)
@@ -151,8 +161,8 @@ def _slow_points(
 
 
 def _apart(slow: list[int], speed: np.ndarray, lost: np.ndarray, noise: float) -> list[int]:
-    """The slow points between which the loss falls by more than the noise. Of two points that are closer, the slower
-    one is kept.
+    """The slow points between which the loss falls by more than ``noise``. Of two points with a smaller drop
+    between them, only the one with the smaller |grad L|^2 is returned.
     """
     kept: list[int] = []
     for row in slow:
@@ -164,10 +174,10 @@ def _apart(slow: list[int], speed: np.ndarray, lost: np.ndarray, noise: float) -
 
 
 def _crossing(trajectory: Trajectory, target: float, level: float, after: int) -> float:
-    """The first time after a row at which the loss has fallen by ``target``.
+    """The first time after row ``after`` at which the loss has fallen by ``target`` since the start.
 
-    It is read off Hermite's cubic for t as a function of log|lost - level|, which is linear where the flow approaches
-    or leaves the level exponentially.
+    It is interpolated by Hermite's cubic for t as a function of log|lost - level|, where ``lost`` is the fall of
+    the loss since the start. This function is linear where the flow approaches or leaves the level exponentially.
     """
     t, speed, lost = (np.asarray(x) for x in (trajectory.t, trajectory.grad_norm_sq, trajectory.dissipated))
     row = after + int(np.argmax(lost[after:] >= target))
@@ -186,7 +196,7 @@ def _crossing(trajectory: Trajectory, target: float, level: float, after: int) -
 def _plateau(
     trajectory: Trajectory, loss: AbstractPopulationLoss | None, row: int, times: tuple[float, float]
 ) -> Plateau:
-    """The plateau with this row as its slowest point."""
+    """The plateau with this row as its slowest point, and ``times`` = (enter, leave)."""
     level, grad_norm = float(trajectory.loss[row]), float(np.sqrt(trajectory.grad_norm_sq[row]))
     plain = Plateau(level, *times, slowest=float(trajectory.t[row]), grad_norm=grad_norm)
     model = trajectory.row(row)
@@ -202,8 +212,11 @@ def _plateau(
 
 @eqx.filter_jit
 def _curvature(loss: AbstractPopulationLoss, model: PyTree) -> tuple[Float[Array, " n"], PyTree]:
-    """The Hessian's eigenvalues, lowest first, and its eigenvectors in the shape of the model, in the coordinates in
-    which the flow is steepest descent. Eigenvalues that one Newton step removes are set to zero.
+    """The Hessian's eigenvalues, lowest first, and its eigenvectors in the shape of the model with one more axis in
+    front.
+
+    The Hessian is that in the coordinates in which the flow is steepest descent. Eigenvalues that one Newton step
+    removes are set to zero.
     """
     system = loss_system(loss, model)
     flat, unravel = ravel_pytree(system.encode(model))
