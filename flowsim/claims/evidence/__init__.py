@@ -1,4 +1,6 @@
-"""The evidence for a verdict: repeated solves, and on each of them both sides of every claim, also in balls."""
+"""The evidence for a verdict: repeated solves of a flow, and both sides of every claim on each solve, also in
+balls.
+"""
 
 from flowsim.claims.evidence.case import Case as Case
 from flowsim.claims.evidence.evidence import Evidence as Evidence

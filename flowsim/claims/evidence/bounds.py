@@ -14,17 +14,17 @@ NOTHING = 1e-28  # of the larger side: a slack this small counts as zero
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Bounds on a comparison in some rows. Each array is (rows,) or (rows, entries).
+    """Bounds on the parts of a `Comparison` in some rows. Each array is (rows,) or (rows, entries).
 
     **Fields:**
 
-    - low, high: bounds on the slack.
-    - possible, certain: where the statement may promise something, and where it does.
-    - allowance, scale: upper bounds.
-    - size: a lower bound.
-    - difference: the difference of the sides at the middle of its ball.
+    - low, high: a lower and an upper bound on the slack.
+    - possible, certain: where the statement may promise something, and where it certainly does.
+    - allowance, scale: upper bounds on these parts.
+    - size: a lower bound on this part.
+    - difference: the middle of the ball of value - bound.
     - zero: where the slack is exactly zero.
-    - jumps: the operations in the comparison that may jump from one time to the next.
+    - jumps: the operations in the comparison through which its sides may jump from one time to the next.
     """
 
     low: Float[np.ndarray, "*points"]
@@ -48,12 +48,12 @@ def bounds_of(
     difference: Balls,
     jumps: tuple[str, ...],
 ) -> Bounds:
-    """The bounds from the parts of a comparison in balls.
+    """The bounds that the parts of a comparison in balls give.
 
     **Arguments:**
 
     - slack, promised, allowance, scale, size: as in `Comparison`, in balls.
-    - difference: the difference of the two sides.
+    - difference: value - bound, in balls.
     - jumps: as in `Bounds`.
     """
     shape = slack.shape[:1] + ((-1,) if slack.ndim > 1 else ())
@@ -77,7 +77,9 @@ def bounds_of(
 
 
 def _vanishes(slack: Balls, scale: np.ndarray) -> np.ndarray:
-    """Whether a slack is zero to far more digits than any input has."""
+    """Where a slack is zero to far more digits than any input has: its ball contains 0 with a radius of at most
+    1e-28 scale.
+    """
     small = lambda ball, size: bool(ball.is_finite() and ball.contains(0)) and float(ball.rad()) <= NOTHING * size
     return np.vectorize(small, otypes=[bool])(slack, np.where(np.isfinite(scale), scale, 0.0))
 

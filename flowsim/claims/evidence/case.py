@@ -1,4 +1,4 @@
-"""One solve of a flow in the forms that claims are compared on: padded, perturbed, with a false end, and in balls."""
+"""One solve of a flow in the forms that claims are compared on: padded, perturbed, with a false end, in balls."""
 
 import dataclasses
 import functools
@@ -61,9 +61,7 @@ _FEW = 128  # weights: with more, a claim is compared without the others at its 
 
 
 class Case:
-    """One solve, possibly with further times. Its end is repeated until the number of times is a power of two, so that
-    few shapes are compiled.
-    """
+    """One solve of a flow at its output and ``further`` times, with the variants that claims are compared on."""
 
     def __init__(
         self,
@@ -82,15 +80,13 @@ class Case:
 
     @property
     def panel(self) -> Panel:
-        """The claims that are compared together on this solve. A solve with further times is used for one claim only.
-        If it has many weights, this claim is compared alone.
-        """
+        """The claims compared together on this solve; empty with further times and more than 128 weights."""
         alone = self._further.size and weights_of(self.run) > _FEW
         return self._repetitions.alone_panel if alone else self._repetitions.panel
 
     @functools.cached_property
     def run(self) -> Trajectory:
-        """The solve. An excess that is the loss minus its minimum is computed in balls."""
+        """The trajectory of the solve. An excess that is the loss minus its minimum is computed in balls."""
         run = self._with_times(self._repetitions.loss, self._solve(self._repetitions))
         if not self._repetitions.stated.subtracts:
             return run
@@ -98,7 +94,7 @@ class Case:
         return run if excess is None else dataclasses.replace(run, excess=jax.device_put(excess))
 
     def at(self, further: np.ndarray) -> "Case":
-        """The same solve with further times."""
+        """This solve with further output times."""
         if not further.size:
             return self
         if further.tobytes() not in self._finer:
@@ -109,11 +105,11 @@ class Case:
 
     @functools.cached_property
     def settled(self) -> "Case":
-        """The same solve with a bound on its remaining length."""
+        """This solve with a bound on the remaining length of the flow, computed if it is not known yet."""
         return self if self._unsettled else self.with_remaining(self._repetitions.way_to_go(self.run.end))
 
     def with_remaining(self, remaining: float, tail: Tail | None = None) -> "Case":
-        """The same solve with a given bound on its remaining length. Claims share the result."""
+        """This solve with a bound on its remaining length and any given continuation. Claims share the result."""
         key = remaining, tail is not None
         if key in self._settled:
             return self._settled[key]
@@ -126,8 +122,8 @@ class Case:
 
     @functools.cached_property
     def continued(self) -> "Case | None":
-        """The solve continued beyond its end towards the limit; None if this is not needed or fails. Its remaining
-        length must be known.
+        """This solve continued beyond its end towards the limit, from a known bound on its remaining length; None
+        if that is not needed or fails.
         """
         tail = self._repetitions.tail_of(self.run, self.remaining)
         return None if tail is None else self.with_remaining(self.remaining, tail)
@@ -138,12 +134,12 @@ class Case:
 
     @property
     def status(self) -> Status:
-        """The status of the flow. Its repetitions run to the same times."""
+        """The status of the trajectory, and of its repetitions, which run to the same times."""
         return self._repetitions.trajectory.status
 
     @property
     def end_error(self) -> float:
-        """A bound on the error of the weights at the end."""
+        """An estimate of the error of the weights at the end: four times their distance from the reference."""
         ends = [self._repetitions.trajectory.end, self._repetitions.reference.end]
         one, other = (jax.tree.leaves(eqx.filter(end, eqx.is_inexact_array)) for end in ends)
         squares = sum(float(np.sum((np.asarray(a) - np.asarray(b)) ** 2)) for a, b in zip(one, other, strict=True))
@@ -161,14 +157,14 @@ class Case:
 
     @functools.cached_property
     def at_rest(self) -> int:
-        """The first row after which the flow moves by rounding only; the number of rows if it always moves, or if the
-        field is exactly zero.
+        """The number of the first row after which the flow moves by rounding only; the number of rows if there is
+        none, or if the field is exactly zero.
         """
         return self._moves_until(_AT_REST)
 
     @functools.cached_property
     def near_rest(self) -> int:
-        """The first row after which the distance to the end of the flow is comparable to rounding."""
+        """The first row from which on no weight is further than 1e-4 of the largest weight from its end."""
         return self._moves_until(_NEAR_REST)
 
     def _moves_until(self, distance: float) -> int:
@@ -181,15 +177,16 @@ class Case:
         return run.t.size - int(np.argmin(still[::-1])) if not still.all() else 0
 
     def is_row_by_row(self, claim: Claim) -> bool:
-        """See `Panel.is_row_by_row`."""
+        """Whether a claim at each time depends on this time and the start only; see `Panel.is_row_by_row`."""
         return self.panel.is_row_by_row(claim, self._repetitions.stated, self.padded)
 
     @functools.cached_property
     def with_other_ends(self) -> Made[Padded]:
-        """Copies of the padded solve with a false end, to test whether a comparison depends on the end.
+        """Copies of the padded solve with false numbers at the end, to test whether a comparison depends on the
+        end.
 
-        The first has NaN in its last row. The others have much smaller, much larger and negated weights in all rows
-        that repeat the end. NaN alone does not suffice, since an inequality with NaN is false.
+        The first copy has NaN in its last row. The others have much smaller, much larger or negated weights in all
+        rows that repeat the end. NaN alone does not suffice, since an inequality with NaN is false.
         """
         repeated = slice(self.run.t.size, None)
         last = functools.partial(scaled, self.padded, slice(-1, None), np.nan, np.nan)
@@ -198,12 +195,12 @@ class Case:
 
     @functools.cached_property
     def at_other_times(self) -> Trajectory:
-        """The padded solve with the same weights at different times."""
+        """The padded solve with the same weights at other times."""
         return dataclasses.replace(self.padded, t=jax.device_put(np.asarray(self.padded.t) * _OTHER_TIMES))
 
     @functools.cached_property
     def with_others(self) -> Made[Padded]:
-        """Copies of the padded solve with false numbers at every second time, except for the start and the end."""
+        """Copies of the padded solve with false numbers at every second time, except at the start and the end."""
         others = slice(1, self.run.t.size - 1, 2)
         makers = (functools.partial(scaled, self.padded, others, *factors) for factors in _AS_OTHERS)
         return Made(*(functools.partial(self._lazily, make) for make in makers))
@@ -212,8 +209,8 @@ class Case:
         return Later(make, self.padded.t) if is_large(self.padded) else make()
 
     def thinned(self, asked: Sequence[float]) -> Made[tuple[np.ndarray, Padded]]:
-        """Three padded solves with a third of the times each, and the numbers of their rows. Both ends and the times
-        that are asked for stay in all three.
+        """Three pairs of row numbers, about a third of all rows each, and the padded solve at these rows only. Both
+        ends and the times ``asked`` are in all three.
         """
         key = tuple(asked)
         if key not in self._thinned:
@@ -228,14 +225,14 @@ class Case:
 
     @functools.cached_property
     def randomized(self) -> Trajectory:
-        """The padded solve with random times and numbers after the start. A comparison that changes depends on more
-        than the start.
+        """The padded solve with random times and numbers after the start. If a comparison changes on it, that
+        comparison depends on more than the start.
         """
         return randomized(self.padded)
 
     @functools.cached_property
     def course(self) -> Course:
-        """The solve as a function of time, between its output times too."""
+        """The solve as a function of time, interpolated between its output times."""
         # A trajectory from a file has no velocity.
         descent = self._repetitions.reference.descent
         assert descent is not None
@@ -248,7 +245,7 @@ class Case:
 
     @functools.cached_property
     def enclosed(self) -> Enclosed:
-        """The solve in balls."""
+        """The solve in balls, which contain the errors of rounding and those that the solver's tolerance allows."""
         if self._unsettled is not None:
             return dataclasses.replace(self._unsettled.enclosed, remaining=self.remaining, tail=self.tail)
         count = self.run.t.size
@@ -268,7 +265,7 @@ class Case:
         return dataclasses.replace(found, spread=jax.tree.map(both, found.spread, self._drift))
 
     def within(self, low: np.ndarray, high: np.ndarray) -> Enclosed:
-        """Balls that enclose the weights on each time interval [low_i, high_i].
+        """The solve on the time intervals [low_i, high_i], in balls that contain all weights on each.
 
         **Raises:** `OpenError` if the model has too many weights.
         """
@@ -295,12 +292,12 @@ class Case:
 
     @functools.cached_property
     def padded(self) -> Trajectory:
-        """The solve with its end repeated."""
+        """The solve with its last row repeated; see `series.padded`."""
         return padded(self.run, self._repetitions.trajectory.t.size)
 
     def has_as_many_points(self, claim: Claim) -> bool:
-        """Whether a comparison is not at times but has at least as many rows as the padded solve has times. Its number
-        of rows does not depend on the number of times.
+        """Whether a comparison has at least as many rows as the padded solve has times although its rows are not
+        times, so that their number does not depend on the number of times.
         """
         length = self.panel.compared(claim, self._repetitions.stated, self.padded).slack.shape[0]
         if length < self.padded.t.size:
@@ -312,10 +309,10 @@ class Case:
             return False
 
     def has_times(self, claim: Claim, rows: int) -> bool:
-        """Whether a comparison with this number of rows has one row for each time.
+        """Whether a comparison with ``rows`` rows has one row for each time of the padded solve.
 
-        A claim that only depends on the start may have as many points as there are times. It is therefore also compared
-        on the start alone, which has another number of times.
+        A claim that only depends on the start may have as many points as there are times. It is therefore also
+        compared on the start alone, which has another number of times.
         """
         if claim.along_flow or rows != self.padded.t.size:
             return rows == self.padded.t.size
@@ -323,7 +320,7 @@ class Case:
         return compared(claim, self._repetitions.stated, alone).slack.shape[0] != rows
 
     def replicates(self, claim: Claim) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """One loss and its flow for each independent sample set; empty if the claim does not depend on a sample."""
+        """For each independent sample set, its loss and flow; empty if the claim does not depend on samples."""
         if not self._repetitions.samples_matter(claim):
             return []
         return self._parts
@@ -338,8 +335,8 @@ class Case:
 
     @functools.cached_property
     def nudged(self) -> Made[tuple[AbstractPopulationLoss, Padded]]:
-        """The loss and the padded solve with all series recomputed: unchanged, and with every number in both moved up
-        or down by a few units in the last place, alternately.
+        """Three pairs of a loss and the padded solve with recomputed series: first unchanged, then with all numbers
+        moved by a few units in the last place, with alternating signs and with the opposite signs.
         """
         loss = self._repetitions.stated
         losses = {amount: nudged_loss(loss, amount) for amount in (0.0, ROUNDING, -ROUNDING)}
@@ -359,17 +356,17 @@ class Case:
 
     @property
     def _lengths(self) -> Float[np.ndarray, " steps"]:
-        """The time from each row to the next."""
+        """(T - 1,) the time from each row to the next."""
         return self._repetitions.clock.lengths(np.asarray(self.run.t))
 
     @functools.cached_property
     def _slopes(self) -> Float[Array, "T n"]:
-        """The field at the weights of the padded solve."""
+        """(T, n) the field at the weights of the padded solve."""
         return _evaluate(self._repetitions.system, self.padded.models)[-1]
 
     @functools.cached_property
     def _drift(self) -> PyTree:
-        """(T,) for each array of weights of the padded solve, how far rounding of the field may have moved it."""
+        """For each array of weights, padded, (T,) how far rounding of the field may have moved its weights."""
         system, models = self._repetitions.system, self.padded.models
         slopes, count = np.asarray(self._slopes), self.run.t.size
         # Samples are known less well than rounding.
@@ -394,6 +391,6 @@ def _evaluate(system: AbstractSystem, models: PyTree):
 
 
 def _flat(slopes: PyTree) -> Float[Array, " n"]:
-    """The field as a vector; empty if it is too large for balls."""
+    """The field as a vector; empty if it has more than 30,000 entries, too many for balls."""
     flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(slopes)])
     return flat if flat.size <= CHEAP else flat[:0]

@@ -43,8 +43,8 @@ _NOT_COMPILED: weakref.WeakValueDictionary[int, Callable] = weakref.WeakValueDic
 class Panel:
     """Claims along one flow that are compared together, since their sides share most computations.
 
-    One program computes the comparisons and constants of all of them on each solve. If it raises, the claim that raises
-    is compared alone. So is any claim that is not listed.
+    On each solve one program computes the comparisons and constants of all claims. If the program raises an
+    exception, the claim that causes it is compared alone from then on, as is a claim that is not in the panel.
     """
 
     def __init__(self, claims: Sequence[Claim] = ()):
@@ -56,8 +56,9 @@ class Panel:
         self._of_last: dict[tuple[int, int], tuple[weakref.ref, AbstractPopulationLoss, Comparison]] = {}
 
     def compared(self, claim: Claim, loss: AbstractPopulationLoss, run: Padded) -> Comparison:
-        """The comparison of a claim, as `compared` returns it. A claim that is compared alone has its last comparison
-        cached.
+        """The comparison of a claim, as the function `compared` returns it.
+
+        Of the claims that are compared alone, only the comparisons of the last one are cached.
         """
         if (sides := self._sides(claim, loss, run)) is not None:
             return _on_the_host(claim, sides[0], run)
@@ -71,7 +72,7 @@ class Panel:
         return self._of_last[key][-1]
 
     def constants(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> dict[str, float]:
-        """The claim's constants by name."""
+        """The constants of a claim by name."""
         sides = None if is_large(run) else self._sides(claim, loss, run)
         found = evaluated(claim, claim.constants, loss, run) if sides is None else sides[1]
         return {name: float(value) for name, value in found.items()}
@@ -98,11 +99,11 @@ class Panel:
         return next(sides for one, sides in self._found[key][2] if one == claim)
 
     def is_row_by_row(self, claim: Claim, loss: AbstractPopulationLoss, run: Padded) -> bool:
-        """Whether the range, the slack and the allowance of a claim at each time depend only on the flow at this time
-        and at the start.
+        """Whether the slack, the allowance and ``promised`` of a claim's comparison at each time depend only on the
+        flow at that time and at the start.
 
-        If so, it need not be compared on false flows. Always false for a flow of few weights, where such comparisons
-        are cheap.
+        If so, the claim need not be compared on flows with false numbers. Always false for a flow of at most 128
+        weights, for which such comparisons are cheap.
         """
         key = id(claim.compare)
         if key not in self._by_rows:
@@ -113,9 +114,9 @@ class Panel:
 
 
 def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
-    """The claim's comparison as NumPy arrays, (points,), or (points, entries) for several entries in each row.
+    """The comparison of a claim as NumPy arrays, (points,), or (points, entries) for several entries in each row.
 
-    It is compiled, except for claims that draw prompts and need N as a number.
+    The claim's function is compiled if possible; see `evaluated`.
 
     **Raises:** `ValueError` if the rows of several entries are not on the first axis.
     """
@@ -123,10 +124,13 @@ def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Com
 
 
 def evaluated(claim: Claim, function: Callable[..., Result], loss: AbstractPopulationLoss, run: Trajectory) -> Result:
-    """The result of a function for a flow. The function is compiled unless it needs the value of a number while it is
-    traced.
+    """Call a function of a loss and a flow. It is compiled if it can be traced and the flow is large or the claim
+    is about the flow.
 
-    **Arguments:** claim: the claim that it belongs to; function: (loss, trajectory) -> arrays; loss; run.
+    **Arguments:** claim: the claim that the function belongs to; function: (loss, trajectory) -> arrays; loss; run:
+    the flow.
+
+    **Raises:** `CostlyError` if the function is too costly for a large flow.
     """
     if id(function) in _NOT_COMPILED:
         return function(loss, run)
@@ -145,16 +149,18 @@ class CostlyError(Exception):
 
 
 def _all_sides(claims: Sequence[Claim], loss: AbstractPopulationLoss, run: Trajectory) -> Sequence[Sides]:
-    """The sides and, of a flow that is not large, the constants of several claims from one program."""
+    """The sides of several claims, from one program, and their constants. For a large flow the constants are left
+    out.
+    """
     if is_large(run):
         return [(sides, {}) for sides in _within_limits(tuple(one.compare for one in claims), loss, run)]
     return _together(tuple((one.compare, one.constants) for one in claims), loss, run)
 
 
 def _within_limits(functions: tuple[Callable, ...], loss: AbstractPopulationLoss, run: Trajectory) -> tuple:
-    """What functions return for a flow of many weights, from one program.
+    """Call several functions of a loss and a large flow in one program.
 
-    **Raises:** `CostlyError` if one of them is too costly.
+    **Raises:** `CostlyError` if one of them takes too many operations, or all together too much memory.
     """
     arrays, rest = eqx.partition((loss, run), eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
@@ -166,7 +172,7 @@ def _within_limits(functions: tuple[Callable, ...], loss: AbstractPopulationLoss
 
 
 class _Fixed:
-    """The parts of a module that are not arrays, compared by value."""
+    """The parts of a module that are not arrays, compared and hashed by value."""
 
     def __init__(self, rest: PyTree):
         leaves, structure = jax.tree.flatten(rest)
@@ -183,7 +189,17 @@ class _Fixed:
 def _program(
     functions: tuple[Callable, ...], shapes: tuple, structure: Hashable, fixed: _Fixed, memory: float
 ) -> tuple[str, Callable | None]:
-    """A program for functions of a loss and a flow, or the reason why one of them is too costly."""
+    """A compiled program for several functions of a loss and a flow, or the reason why they are too costly.
+
+    **Arguments:**
+
+    - functions: (loss, trajectory) -> arrays.
+    - shapes, structure: the shapes of the arrays in (loss, trajectory), and the tree that holds them.
+    - fixed: the other parts of (loss, trajectory).
+    - memory: the memory of the device in bytes.
+
+    **Returns:** the reason, empty if there is none, and the program or None.
+    """
     given = lambda leaves: eqx.combine(jax.tree.unflatten(structure, leaves), fixed.rest)
     for function in functions:
         operations = operations_of(lambda *leaves, function=function: function(*given(leaves)), *shapes)
@@ -233,7 +249,7 @@ def _can_be_compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory
 
 
 def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, model: PyTree) -> None:
-    """Refuse claims whose arrays have shapes that do not match, before a flow is integrated.
+    """Raise an error for a claim whose arrays have shapes that do not match, before a flow is integrated.
 
     **Arguments:**
 
@@ -261,7 +277,7 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
 
 
 def of_one_flow(claim: Claim, comparison: object) -> Comparison:
-    """What the function of a claim returns, checked to be a comparison along one flow.
+    """Return what the function of a claim returned, after a check that it is a comparison along one flow.
 
     **Raises:** `ValueError` if it is not.
     """
@@ -273,8 +289,9 @@ def of_one_flow(claim: Claim, comparison: object) -> Comparison:
 
 
 def refuse_without_sides(claim: Claim, loss: AbstractPopulationLoss, model: PyTree) -> None:
-    """Refuse a claim whose function returns no comparison along one flow, whatever the problem. A function that raises
-    is not refused.
+    """Raise an error for a claim whose function does not return a comparison along one flow.
+
+    Nothing is raised if the function itself raises an exception.
 
     **Arguments:** claim; loss; model: the start of the flow.
 

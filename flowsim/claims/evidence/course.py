@@ -21,13 +21,14 @@ _OUTSIDE = 1 / 16  # of the distance between the ends of a span: by how much the
 
 
 class Spans(NamedTuple):
-    """Rows for the start of a flow, for some time intervals ("spans"), and for the end.
+    """Rows of a flow in balls: its start, the middles of N time intervals ("spans"), the N spans themselves, and
+    its end.
 
     **Fields:**
 
-    - t: the times of the rows as balls.
-    - run: the middles of the rows, as a trajectory.
-    - spread: (rows,) for each array of weights, a bound on its distance from the middle.
+    - t: (2 N + 2,) the times of the rows as balls. The ball of a span contains all of its times.
+    - run: the middles of the balls, as a trajectory with 2 N + 2 rows.
+    - spread: for each array of weights, (2 N + 2,) a bound on the distance of its weights from the middle.
     """
 
     t: Balls
@@ -37,13 +38,13 @@ class Spans(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Course:
-    """The weights of a solve at any time, by cubic interpolation of its weights and velocities.
+    """The weights of a solve at any time, by cubic interpolation of the weights and velocities at its output times.
 
     **Fields:**
 
     - run: the solve.
-    - velocity: the velocities at its times, on the first axis, in the shape of the model.
-    - clock: its times.
+    - velocity: the velocities at its output times, in the shape of the model with time on the first axis.
+    - clock: the clock of the flow, which converts differences of output times to durations.
     """
 
     run: Trajectory
@@ -51,13 +52,15 @@ class Course:
     clock: Clock
 
     def weights(self, t: Times) -> PyTree:
-        """The weights at given times, which are on the first axis."""
+        """The weights at given times, with time on the first axis."""
         known = eqx.filter(self.run.models, eqx.is_inexact_array)
         return jax.tree.map(lambda values, slopes: self._cubic(values, slopes, t), known, self.velocity)
 
     def loss(self, t: Times) -> tuple[Times, Times]:
-        """The least and the largest loss to be expected at given times: of the cubic, the chord and both tangents. A
-        loss that decays exponentially within a step lies between them.
+        """The least and the largest of four estimates of the loss at each of the given times.
+
+        These are the cubic, the chord and both tangents of the step, cut off at the losses at its ends. A loss that
+        decays exponentially within the step lies between them.
         """
         known, values, slopes = (np.asarray(part) for part in (self.run.t, self.run.loss, -self.run.grad_norm_sq))
         left = np.clip(np.searchsorted(known, t, side="right") - 1, 0, known.size - 2)
@@ -81,7 +84,9 @@ class Course:
         )
 
     def spans(self, low: Times, high: Times, count: int) -> Spans:
-        """The spans from ``low`` to ``high``. The last one is repeated until there are ``count``."""
+        """The time intervals [low_i, high_i] as `Spans`. The last interval is repeated until there are
+        ``count``.
+        """
         more = count - low.size
         low, high = (np.append(times, np.full(more, times[-1])) for times in (low, high))
         middle = (low + high) / 2
@@ -117,5 +122,5 @@ class Course:
 
 @eqx.filter_jit
 def velocities(descent: AbstractDescent, models: PyTree) -> PyTree:
-    """The velocity at each of several weights, which are on the first axis."""
+    """The velocity of a flow at several models, which are stacked on the first axis."""
     return eqx.filter(eqx.filter_vmap(descent)(models), eqx.is_inexact_array)

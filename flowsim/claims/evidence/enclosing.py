@@ -40,7 +40,7 @@ CHEAP, COSTLY = 3e4, 2e6  # limits on the number of operations
 
 
 class OpenError(Exception):
-    """The sides of a claim cannot be computed in balls; the message says why. jumps: as in `Bounds`."""
+    """The sides of a claim cannot be computed in balls; the message says why. ``jumps`` is as in `Bounds`."""
 
     def __init__(self, message: str, jumps: tuple[str, ...] = ()):
         super().__init__(message)
@@ -49,7 +49,7 @@ class OpenError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows of a trajectory in balls, with time on the first axis; ``slopes`` is the field, (rows, weights)."""
+    """Rows of a trajectory in balls, with time on the first axis. ``slopes`` is the field, (rows, weights)."""
 
     t: Balls
     models: PyTree
@@ -61,8 +61,8 @@ class Rows:
 
 
 class Roundings(NamedTuple):
-    """The relative error of the weights, of the numbers in the loss and of those in the statement. Numbers with few
-    digits are exact.
+    """The relative rounding errors of the weights, of the numbers in the loss, and of the constants in the
+    statement. Numbers with few binary digits are exact.
     """
 
     weights: float = ROUNDING
@@ -82,17 +82,17 @@ class Enclosed:
     - system: the flow in its coordinates, None for a sampled loss.
     - loss: the loss that claims are about.
     - run: the solve.
-    - errors: (T,) the measured errors of loss, excess and |grad|^2, for a loss that cannot be computed in balls, and of
-      the dissipated energy of a descent.
+    - errors: (T,) the measured errors of loss, excess and |grad L|^2, for a loss that cannot be computed in balls,
+      and of the dissipated energy of a descent.
     - remaining: a bound on the remaining length of the flow after its end.
-    - tail: the continuation of the flow beyond its end, or None.
     - is_identity: claim -> whether it is an equality.
-    - rounding: the relative errors of numbers.
+    - rounding: the relative rounding errors of numbers.
     - stay: which weights stay zero, in the shape of the model; None if not known.
-    - spread: (T,) for each array of weights, a bound on its error beyond rounding.
-    - times: the times of the rows if they are spans of time.
-    - iterates: the true iterates of a descent and the energy dissipated until each, in place of those of the run.
-    - traces: the traced functions, by what they compute.
+    - spread: for each array of weights, (T,) a bound on its error beyond rounding.
+    - times: the times of the rows, as balls, if the rows are spans of time.
+    - iterates: the true iterates of a descent, and the energy dissipated until each; None for a flow.
+    - tail: the continuation of the flow beyond its end, or None.
+    - traces: a cache of traced functions.
     """
 
     system: AbstractSystem | None
@@ -111,35 +111,35 @@ class Enclosed:
     _known: dict[tuple[bytes, bytes, float], Rows] = dataclasses.field(init=False, default_factory=dict, repr=False)
 
     def compared(self, claim: Claim, rows: np.ndarray, most_operations: float) -> Bounds:
-        """The comparison of a claim in some rows, of which the last is the end of the run."""
+        """The comparison of a claim in some rows, of which the last must be the end of the run."""
         return self._compared(claim, balls(np.asarray(self.run.t)[rows]), rows, np.zeros(rows.size), most_operations)
 
     def settled(self, claim: Claim, rows: np.ndarray, radius: float, most_operations: float) -> Bounds:
-        """As `compared`, with the last row standing for all weights within a radius of it, such as the limit."""
+        """The comparison in some rows. In the last one the weights are anywhere within ``radius`` of the end."""
         further = np.where(np.arange(rows.size) == rows.size - 1, radius, -1.0)
         # Where the flow was continued, its limit is nearer to that point than to the end.
         near = 1.0 if self.tail is None else (self.tail.way_to_go + radius - self.remaining) / radius
         return self._compared(claim, balls(np.asarray(self.run.t)[rows]), rows, further, most_operations, near=near)
 
     def beyond(self, claim: Claim, t: Balls, radius: float, most_operations: float) -> Bounds:
-        """The comparison at the start, at the end, and at later times ``t`` with weights within a radius of the end."""
+        """The comparison at the start, the end, and later times ``t`` with weights within ``radius`` of the end."""
         rows = np.asarray([0, *[-1] * (t.size + 1)])
         times = np.concatenate([balls(np.asarray(self.run.t)[[0, -1]]), t])
         return self._compared(claim, times, rows, np.where(np.arange(rows.size) > 1, radius, -1.0), most_operations)
 
     def within(self, spans: Spans) -> "Enclosed":
-        """The solve on spans of time, in the rows of `Spans`."""
+        """This solve at the rows of `Spans`, without rounding errors. Recorded series are unknown there."""
         errors = (np.full(spans.t.size, np.inf),) * 3
         return dataclasses.replace(self.exact, run=spans.run, times=spans.t, spread=spans.spread, errors=errors)
 
     def between(self, claim: Claim, most_operations: float) -> Bounds:
-        """The comparison in all rows of spans of time."""
+        """The comparison of a claim in all rows of a solve that `within` returned."""
         assert self.times is not None
         rows = np.arange(self.times.size)
         return self._compared(claim, self.times, rows, np.zeros(rows.size), most_operations, look_between=False)
 
     def records(self, most_operations: float) -> tuple[Balls, Balls]:
-        """The loss and |grad|^2 in all rows."""
+        """The loss and |grad L|^2 in all rows."""
         found = self._all(most_operations)
         if found is None:
             raise OpenError("the loss cannot be computed in balls")
@@ -147,19 +147,19 @@ class Enclosed:
 
     @functools.cached_property
     def exact(self) -> "Enclosed":
-        """The same without rounding errors: all numbers are taken as exact."""
+        """This solve without rounding errors and without ``spread``: all numbers are taken as exact."""
         return dataclasses.replace(self, rounding=Roundings(0.0, 0.0, 0.0), spread=None)
 
     @functools.cached_property
     def unrounded(self) -> "Enclosed":
-        """This solve without rounding errors. Weights keep their ``spread`` in the rows where it exceeds rounding."""
+        """This solve without rounding errors. Weights keep their ``spread`` in rows where it exceeds rounding."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
         more = lambda leaf, spread: np.where(spread > ROUNDING * largest(leaf), spread, 0.0)
         return dataclasses.replace(self.exact, spread=jax.tree.map(more, weights, self.spread))
 
     def wider(self, further: Float[np.ndarray, " T"]) -> "Enclosed":
-        """The same with larger errors of all weights."""
+        """This solve with errors of all weights that are larger by ``further`` in each row."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         known = jax.tree.map(lambda leaf: np.zeros(further.size), weights) if self.spread is None else self.spread
         return dataclasses.replace(self, spread=jax.tree.map(lambda one: one + further, known))
@@ -175,11 +175,11 @@ class Enclosed:
         return max(widths, key=lambda source: widths[source])
 
     def slopes(self, most_operations: float) -> Balls | None:
-        """The field in all rows; None if it cannot be computed in balls."""
+        """(T, n) the field in all rows; None if it cannot be computed in balls."""
         return (self._all(most_operations) or (None,))[-1]
 
     def excess(self, most_operations: float) -> Float[np.ndarray, " T"] | None:
-        """The excess in all rows, in float64; None if it cannot be computed in balls."""
+        """(T,) the excess in all rows, in float64; None if it cannot be computed in balls."""
         found = self._all(most_operations)
         return None if found is None else (lower(found[1]) + upper(found[1])) / 2
 
@@ -191,7 +191,7 @@ class Enclosed:
             return None
 
     def _around(self, rows: np.ndarray, further: np.ndarray, most_operations: float) -> PyTree:
-        """The weights as balls, each row wider by ``further``. Weights that stay zero are exact."""
+        """The weights in some rows as balls, each wider by ``further``. Weights that stay zero are exact."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         if rows.size * self._size > most_operations:
             raise UndecidedError("there are too many weights", is_costly=True)
@@ -229,8 +229,8 @@ class Enclosed:
         look_between: bool = True,
         near: float = 1.0,
     ) -> Bounds:
-        """The comparison in some rows. Rows that stand for later times are wider by ``further``, which is at most 0 for
-        the others. With ``look_between`` operations that jump from row to row are listed. ``near`` is as in `End`.
+        """The comparison in some rows. A row with ``further`` > 0 stands for later times; its balls are wider by
+        that much. With ``look_between``, operations that jump from row to row are listed; ``near`` is as in `End`.
         """
         jumps: tuple[str, ...] = ()
         whole = rows.size == self.run.t.size and not np.any(further > 0)
@@ -263,11 +263,11 @@ class Enclosed:
         return bounds_of(slack, promised, allowance, scale, size, difference, jumps)
 
     def length(self, claim: Claim, rows: int) -> int:
-        """The number of points that the comparison of a claim has for this number of rows. Raises what JAX raises."""
+        """The number of points of a claim's comparison for this number of rows. Raises what JAX raises."""
         return (*self._trace(claim, rows).shapes[0], 1)[0]
 
     def _trace(self, claim: Claim, rows: int, near: float = 1.0) -> Traced:
-        """The traced claim: the numbers of the loss, series and weights -> parts of a `Comparison`."""
+        """The traced claim, a function (numbers of the loss, series, weights) -> parts of a `Comparison`."""
         arrays, fixed = eqx.partition(self.loss, eqx.is_inexact_array)
         rest = self._rest(np.zeros(rows, dtype=int))
         end = End.of(self.run.end, self.remaining, self.tail, near)  # known, as it is not inside a trace
@@ -300,7 +300,7 @@ class Enclosed:
         return _as_known(self.system, self.rounding.loss)
 
     def _traced(self, of: tuple[object, ...], rows: int, function: Callable[..., PyTree], *given: PyTree) -> Traced:
-        """The traced function, shared by all calls for one claim or one part of a system."""
+        """The traced function, cached for all calls with the same objects ``of`` and the same number of rows."""
         # The value holds the objects, so that their ids are not reused.
         key = *(one if isinstance(one, bool | float) else id(one) for one in of), rows
         if key not in self.traces:
@@ -308,7 +308,7 @@ class Enclosed:
         return self.traces[key][1]
 
     def _rows(self, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float) -> Rows:
-        """The series at weights that are balls; the recorded series if the loss cannot be computed in balls."""
+        """The rows in balls: series from the weights or, if balls fail for the loss, the recorded series."""
         key = rows.tobytes(), further.tobytes(), most_operations
         if (known := self._known.get(key)) is None:
             known = self._found_at(t, rows, further, most_operations)
@@ -385,8 +385,8 @@ def _seen(system: AbstractSystem, all_of_it: bool, model: PyTree) -> tuple[Array
 
 
 def _fallen(series: Balls, least: float, later: Bool[np.ndarray, " rows"]) -> Balls:
-    """A decreasing series, bounded in its later rows by the last row before them and by its least value (NaN if
-    unknown).
+    """A decreasing series whose later rows are bounded by the last row before them and by ``least``, its least
+    value (NaN if unknown).
     """
     if math.isnan(least) or not later.any():
         return series

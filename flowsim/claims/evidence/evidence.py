@@ -1,4 +1,4 @@
-"""The evidence for all claims on one flow."""
+"""The evidence for the verdicts on all claims along one flow."""
 
 import functools
 from collections.abc import Callable
@@ -26,13 +26,16 @@ _OUTPUTS = 48  # output times of the continuation
 
 
 class Evidence(AbstractRepetitions):
-    """The repetitions of a flow, each in the forms that claims are compared on. Its arguments are those of
-    `AbstractRepetitions`.
+    """A flow with its repetitions, and a `Case` of each solve, on which claims are compared.
+
+    The arguments are those of `AbstractRepetitions`.
     """
 
     @functools.cached_property
     def cases(self) -> tuple["Case", "Case", "Case"]:
-        """The three solves, the least accurate first. The last two are solved when they are used."""
+        """The cases of the trajectory, the reference and the confirmation, from the least to the most accurate
+        solve. The last two are solved when they are first used.
+        """
         return (
             Case(self, lambda evidence: evidence.trajectory),
             Case(self, lambda evidence: evidence.reference),
@@ -41,19 +44,21 @@ class Evidence(AbstractRepetitions):
 
     @functools.cached_property
     def alone(self) -> "Case":
-        """The start alone, for claims that depend on nothing else."""
+        """The case of the start alone, for claims that depend on nothing else."""
         return Case(self, lambda evidence: start_alone(evidence.loss, evidence.trajectory.start))
 
     @functools.cached_property
     def before_kink(self) -> "Evidence":
-        """The evidence up to a kink at which a more accurate solve ended."""
+        """The evidence for the part of the flow before a kink of the loss at which a more accurate solve ended."""
         solves = (self.reference, self.confirmation)
         end = min(float(run.t[-1]) for run in solves if run.status is Status.KINK)
         return Evidence(self.loss, shortened(self.trajectory, int(np.sum(np.asarray(self.trajectory.t) <= end))))
 
     @functools.cached_property
     def prolonged(self) -> "Case | None":
-        """The flow continued to a million times its end time, or to ten times if that fails; None if both fail."""
+        """The case of the flow continued to a million times its end time, or to ten times if that fails; None if
+        both fail.
+        """
         run = self.trajectory
         if run.t.size == 1 or run.status is Status.STATIONARY:
             return None
@@ -72,8 +77,9 @@ class Evidence(AbstractRepetitions):
 
     @functools.cached_property
     def stepped_over(self) -> str:
-        """The message for a loss that changes within one step more than from step to step, such as a wall or a pit.
-        Empty if it does not, or for a closed form of flowsim, which has neither.
+        """The message for a loss with a feature that a step of the solver passed over, such as a wall or a pit.
+
+        Empty if no such feature is found, and for the closed-form losses of flowsim, which have none.
         """
         time = None if is_closed_form(self.stated) else stepped_over(self.cases[0])
         if time is None:
@@ -83,18 +89,22 @@ class Evidence(AbstractRepetitions):
 
     @functools.cached_property
     def not_descending(self) -> str:
-        """The message for a flow that does not follow the gradient of its loss; empty if it does."""
+        """The message for a loss whose gradient in JAX is not its derivative, so that the flow does not follow the
+        gradient. Empty for other losses, and for sampled ones.
+        """
         if isinstance(self.loss, MonteCarloLoss) or self.system.descends(self.system.encode(self.trajectory.end)):
             return ""
         return "JAX does not return the gradient of this loss: it contains stop_gradient or a custom derivative."
 
     @property
     def below_minimum(self) -> str:
-        """The message for an exact loss that falls below the minimum that it declares; empty if it does not."""
+        """The message for an exact loss that falls below its declared minimum along the flow; else empty."""
         return "" if isinstance(self.loss, MonteCarloLoss) else below_minimum(self.stated, self.trajectory)
 
     def hypotheses(self, claim: Claim) -> tuple[Hypothesis, ...]:
-        """The conditions of a claim's statement, evaluated once for all claims that share them."""
+        """The hypotheses of a claim on this loss and start. They are evaluated once for all claims that share
+        them.
+        """
         # The value holds the function, so that its id is not reused.
         key, conditions = id(claim.hypotheses), claim.hypotheses
         if key not in self._conditions:
@@ -106,7 +116,7 @@ class Evidence(AbstractRepetitions):
         return {}
 
     def takes_limit(self, claim: Claim) -> bool:
-        """Whether a claim depends on the value of a `limit`."""
+        """Whether a claim depends on a value that `limit` returns; see `limits.takes_limit`."""
         key = id(claim.compare)
         if key not in self._limits:
             taken = claim.along_flow and takes_limit(claim.compare, self.stated, self.cases[0].padded)
@@ -118,7 +128,7 @@ class Evidence(AbstractRepetitions):
         return {}
 
     def reads_more_than_the_start(self, claim: Claim) -> bool:
-        """Whether a claim depends on the flow after its start although it was declared not to."""
+        """Whether a claim that was declared to depend on the start only compares numbers of the flow after it."""
         # Comparisons of formulas at every size may cost far more than the flow.
         if self.trajectory.status is Status.STATIONARY or reads_the_start_only(claim):
             return False
@@ -128,20 +138,25 @@ class Evidence(AbstractRepetitions):
         return any(alone.slack.shape != one.slack.shape or not _same(alone, one, slice(None)) for one in others)
 
     def reads_the_start_first(self, claim: Claim) -> bool:
-        """Whether the first row of a comparison depends on the start only, as in a series along the flow."""
+        """Whether the first row of a claim's comparison depends on the start only, as in a series along a flow."""
         if any(t > 0 for t in self.times_of(claim)):
             return False
         alone, *others = self._at_the_start(claim)
         return all(_same(alone, one, slice(1)) for one in others)
 
     def _at_the_start(self, claim: Claim) -> tuple[Comparison, ...]:
-        """The comparison on the start alone, on the flow, and with other times and numbers after the start."""
+        """The comparisons of a claim on three trajectories with the same start: the start alone, the flow, and one
+        with random times and numbers after the start.
+        """
         runs = self.alone.padded, self.cases[0].padded, self.cases[0].randomized
         return tuple(compared(claim, self.stated, run) for run in runs)
 
 
 def below_minimum(stated: AbstractPopulationLoss, run: Trajectory) -> str:
-    """The message for an exact loss that falls below the minimum that it declares; empty if it does not."""
+    """The message for a loss that falls below its declared minimum along a run; empty if it does not.
+
+    **Arguments:** stated: the loss, which is exact; run: the flow or descent.
+    """
     minimum, loss = float(stated.minimum), np.asarray(run.loss)
     lowest = int(np.argmin(loss))
     # The difference is NaN if no minimum is known.

@@ -21,14 +21,16 @@ _SWINGS, _NOTICED = 0.5, 0.05  # of the change of the slack from row to row, and
 
 
 def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float) -> tuple[str, ...]:
-    """The operations through which the sides may jump or oscillate between rows, so that rows do not bound them there.
+    """The operations through which the sides may jump or oscillate between rows, so that their values at the rows
+    say nothing about the times between.
 
-    These are rounding to an integer, branches on the time, the weights or the loss, and any other explicit dependence
-    on the time ("t").
+    These are rounding to an integer, branches on the time, the weights or the loss, and any other explicit
+    dependence on the time ("t").
 
     **Arguments:**
 
-    - traced: (numbers of the loss, series with the times first, weights) -> slack, promised, allowance, scale.
+    - traced: (numbers of the loss, series with the times as the first one, weights) -> slack, promised, allowance,
+      scale.
     - given: these arguments, as balls; for a program that is too costly in balls, arrays of the same shapes.
     - whole: whether the rows are all rows of a flow. Then oscillations in the time are searched for; otherwise any
       trigonometric function of the time is listed.
@@ -70,8 +72,10 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
 
 
 def _switching(traced: Traced, given: PyTree, most_operations: float) -> set[str]:
-    """The kinds of branches, and of roundings to integers, that may change between two rows at which the statement
-    promises something, if the weights move straight from one to the next.
+    """The kinds of branches, and of roundings to integers, whose result may change between two rows.
+
+    Only rows at which the statement promises something count. Weights are taken to move straight from one row to
+    the next.
     """
     arrays, *series = given
     choices: list = []
@@ -96,7 +100,11 @@ def _switching(traced: Traced, given: PyTree, most_operations: float) -> set[str
 
 
 def _open_at(chosen: list, rows: int, looped: bool) -> np.ndarray:
-    """The rows at which a branch is undecided, for branches on all rows at once or in a loop over them."""
+    """(rows,) whether a branch is undecided at each row.
+
+    **Arguments:** chosen: the conditions of the branch, in balls; rows: their number; looped: whether the
+    conditions come from a loop over the rows, one row at a time. Otherwise each condition has all rows.
+    """
     if looped:
         repeats = len(chosen) // rows
         return np.asarray([any(map(is_open, chosen[i * repeats : (i + 1) * repeats])) for i in range(rows)])
@@ -105,10 +113,10 @@ def _open_at(chosen: list, rows: int, looped: bool) -> np.ndarray:
 
 
 def _swings(traced: Traced, given: PyTree, most_operations: float) -> bool:
-    """Whether the explicit dependence on the time may bring the slack near zero between two rows, far below its values
-    at both.
+    """Whether the slack may come near zero between two rows, far below its values at both, because it depends
+    explicitly on the time.
 
-    Balls contain all times between the rows, with everything else anywhere between its values at both.
+    To find out, balls contain all times between the rows, and everything else anywhere between its values at both.
     """
     arrays, (t, *series), models = given
     series, models = jax.tree.map(_until_the_next, (series, models))
@@ -144,6 +152,6 @@ def _swings(traced: Traced, given: PyTree, most_operations: float) -> bool:
 
 
 def _until_the_next(rows: Balls) -> Balls:
-    """Each row, widened to contain the next one."""
+    """Balls that contain each row and the row after it."""
     union = np.frompyfunc(flint.arb.union, 2, 1)
     return np.concatenate([np.asarray(union(rows[:-1], rows[1:]), dtype=object), rows[-1:]])

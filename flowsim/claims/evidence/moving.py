@@ -1,5 +1,5 @@
-"""Perturbed starts, weights and losses, to measure the effect of rounding, and bounds on the error of weights beyond
-it.
+"""Perturbations of starts, weights and losses, which show the effect of rounding; bounds on other errors of the
+weights.
 """
 
 import functools
@@ -40,7 +40,7 @@ def is_symmetric(leaf: np.ndarray) -> bool:
 
 
 def moved(start: PyTree, amount: float) -> PyTree:
-    """A start with each number perturbed by a different relative amount.
+    """A start in which each number is perturbed by a different relative amount, of at most ``amount``.
 
     Equal or opposite numbers become different, but symmetric matrices stay symmetric and zeros stay zero.
     """
@@ -61,17 +61,19 @@ def moved(start: PyTree, amount: float) -> PyTree:
 
 
 def nudged(tree: PyTree, amount: float) -> PyTree:
-    """A tree with its numbers perturbed by a relative amount with alternating signs. Symmetric matrices stay
-    symmetric.
+    """A tree in which all numbers are perturbed by a relative amount with alternating signs. Symmetric matrices
+    stay symmetric.
     """
     move = lambda leaf: _alternately(leaf, amount) if eqx.is_inexact_array(leaf) else leaf
     return jax.tree.map(move, tree)
 
 
 def noise_of(function: Callable[[PyTree], PyTree], here: PyTree, models: PyTree) -> PyTree:
-    """The change of a function by rounding of its models.
+    """How much each entry of a function's value changes when its models are rounded differently.
 
-    **Arguments:** function; here: its values at the models; models.
+    It is the largest change for four perturbations of the models by a few units in the last place.
+
+    **Arguments:** function: models -> arrays; here: function(models); models: the models.
     """
     # In one pattern the errors of the weights may cancel.
     others = (function(change(models, by)) for change in (moved, nudged) for by in (ROUNDING, -ROUNDING))
@@ -80,11 +82,14 @@ def noise_of(function: Callable[[PyTree], PyTree], here: PyTree, models: PyTree)
 
 
 def nudged_rows(models: PyTree, amount: float, drift: PyTree) -> PyTree:
-    """As `nudged` for models with time on the first axis, with a relative perturbation that is larger in each row by
-    its drift.
+    """Models with time on the first axis, perturbed as by `nudged` with a relative amount that depends on the row.
 
-    **Arguments:** models; amount: as for `nudged`; drift: (T,) for each array of weights, relative to its largest
-    weight.
+    **Arguments:**
+
+    - models: the models.
+    - amount: the relative perturbation of every row.
+    - drift: for each array of weights, (T,) a further perturbation, in units of the weights. It is divided by the
+      largest weight of the array in the row.
     """
     weights, rest = eqx.partition(models, eqx.is_inexact_array)
 
@@ -102,12 +107,15 @@ def _alternately(leaf: Array, amount: float | np.ndarray) -> Array:
 
 
 def _largest(leaf: Array) -> Float[np.ndarray, " T"]:
-    """The largest size of a weight in each row of an array."""
+    """The largest absolute value in each row of an array."""
     return np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
 
 
 def nudged_loss(loss: AbstractPopulationLoss, amount: float) -> AbstractPopulationLoss:
-    """A loss with its numbers moved, except whole ones, since lengths and dimensions are exact, and samples."""
+    """A loss with its numbers perturbed as by `nudged`. A sampled loss is returned unchanged.
+
+    Whole numbers are not perturbed, since lengths and dimensions are exact.
+    """
     if isinstance(loss, MonteCarloLoss):
         return loss
 
@@ -123,9 +131,10 @@ def nudged_loss(loss: AbstractPopulationLoss, amount: float) -> AbstractPopulati
 def lost_in(
     slopes: Balls, floats: Float[np.ndarray, "T n"], lengths: Float[np.ndarray, " steps"]
 ) -> Float[np.ndarray, " T"]:
-    """A bound on the error of the weights from a field that is rounded by more than its weights are.
+    """A bound on the error of the weights from errors of the field that rounding of the weights does not explain.
 
-    It is the difference between the field in float64 and its balls, integrated over time.
+    It is the distance of the float64 field from its balls, widened eight times, integrated over time up to each
+    row.
 
     **Arguments:**
 
@@ -141,10 +150,10 @@ def lost_in(
 
 
 def allowed_in(run: Trajectory) -> PyTree:
-    """(T,) for each array of weights, the error that the solver's tolerance allows.
+    """For each array of weights, (T,) the error of its weights that the solver's tolerance allows.
 
-    The tolerance is relative to the larger of the weights at both ends of a step. A weight that decays within the step
-    therefore has a larger relative error afterwards.
+    The tolerance of a step is relative to the larger of the weights at its ends. A weight that decays within the
+    step therefore has a larger relative error afterwards.
     """
 
     def allowed(leaf):
@@ -164,21 +173,21 @@ def drift_in(
     noise: Float[np.ndarray, "T n"],
     exactly: Callable[[], Balls | None],
 ) -> PyTree:
-    """(T,) for each array of weights, a bound on how far rounding of the field may have moved it, where that is more
-    than the solver's tolerance.
+    """For each array of weights, (T,) a bound on how far rounding of the field may have moved its weights. Steps in
+    which that is less than the solver's tolerance count as zero.
 
-    A solver follows the rounding of a field, or keeps weights constant whose field is below rounding. Over a long time
-    the weights then move away from the flow. The Hessian shows in which directions the flow contracts; without it, all
-    directions are taken for flat. For weights at rest in a valley, the field in balls shows that the flow does not move
-    along the valley.
+    A solver follows the rounding errors of a field, and leaves weights unchanged whose field is below rounding.
+    Over a long time the weights then move away from the flow. The Hessian shows in which directions the flow
+    contracts; without it, all directions are taken for flat. For weights at rest in a valley, the field in balls
+    shows that the flow does not move along the valley.
 
     **Arguments:**
 
     - system: the flow.
     - run: the solve.
     - lengths: (T - 1,) the time from each row to the next.
-    - slopes: (T, n) its field.
-    - noise: (T, n) the rounding of the field.
+    - slopes: (T, n) the field at the rows of the solve.
+    - noise: (T, n) the rounding error of the field.
     - exactly: returns (T, n), the field in balls at exactly these weights, or None if that fails.
     """
     weights = eqx.filter(run.models, eqx.is_inexact_array)
@@ -205,14 +214,32 @@ def drift_in(
 
 
 def _damped(rates: np.ndarray, absolute: np.ndarray, length: float, speeds: np.ndarray) -> np.ndarray:
-    """How far these speeds move the weights in a time, where the field pulls back along its eigenvectors."""
+    """(n,) how far an error of the field can move each weight in a time, with the growth or decay along
+    eigenvectors.
+
+    **Arguments:**
+
+    - rates, absolute: (n,) the eigenvalues of the field's Jacobian, and (n, n) the absolute values of its
+      eigenvectors.
+    - length: the time.
+    - speeds: (n,) bounds on the error of the field.
+    """
     return np.minimum(absolute @ (_felt_for(rates, length) * (absolute.T @ speeds)), _LOST)
 
 
 def _missed(
     rates: np.ndarray, basis: np.ndarray, length: float, slopes: Balls, moved: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    """How far a step of weights at rest ends from where their field leads, by the field at either end."""
+    """(n,) a bound on how far weights at rest end from the flow after a step, by the linearized field at either
+    end.
+
+    **Arguments:**
+
+    - rates, basis: (n,) the eigenvalues of the field's Jacobian, and (n, n) its eigenvectors.
+    - length: the time of the step.
+    - slopes: (2, n) the field at both ends, in balls.
+    - moved: (n,) how far the solver moved the weights.
+    """
     times, low, high = _felt_for(rates, length), lower(slopes), upper(slopes)
     led = (basis @ (times[:, None] * (basis.T @ (low + high).T / 2))).T
     # Eigenvectors are known to rounding.
@@ -222,7 +249,9 @@ def _missed(
 
 
 def _felt_for(rates: np.ndarray, length: float) -> Float[np.ndarray, " n"]:
-    """How far a unit of the field along each eigenvector leads in a time."""
+    """(e^{r t} - 1)/r for each eigenvalue r: how far a unit of the field along its eigenvector leads in a time
+    t.
+    """
     rates = np.where(np.abs(rates) > _FLAT * np.max(np.abs(rates)), rates, 0.0)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         return np.minimum(np.where(rates == 0, length, np.expm1(rates * length) / rates), _LOST)
@@ -230,7 +259,7 @@ def _felt_for(rates: np.ndarray, length: float) -> Float[np.ndarray, " n"]:
 
 @eqx.filter_jit
 def _eigenvectors(system: AbstractSystem, model: PyTree) -> tuple[Array, Array]:
-    """Of the Jacobian of the field, with its eigenvalues first."""
+    """The (n,) eigenvalues and (n, n) eigenvectors of the Jacobian of the field at a model."""
     point, unravel = ravel_pytree(system.encode(model))
     slope_of = lambda x: ravel_pytree(system.field(unravel(x)))[0]
     jacobian = jax.jacfwd(slope_of)(point)
@@ -238,7 +267,9 @@ def _eigenvectors(system: AbstractSystem, model: PyTree) -> tuple[Array, Array]:
 
 
 def _per_coordinate(system: AbstractSystem, of_arrays: PyTree, weights: PyTree, count: int) -> Float[np.ndarray, "T n"]:
-    """For each coordinate of a flow the number of its array, in coordinates other than the weights the largest."""
+    """For each coordinate of a flow, the number that belongs to its array of weights. In coordinates other than the
+    weights, the largest of these numbers.
+    """
     leaves = jax.tree.leaves(of_arrays)
     if not isinstance(system, LossSystem):
         return np.repeat(np.max(leaves, axis=0)[:, None], count, axis=1)
@@ -247,7 +278,11 @@ def _per_coordinate(system: AbstractSystem, of_arrays: PyTree, weights: PyTree, 
 
 
 def _per_array(system: AbstractSystem, drift: Float[np.ndarray, "T n"], weights: PyTree) -> PyTree:
-    """The largest drift in each array of weights, in other coordinates that of all weights together."""
+    """For each array of weights, (T,) the largest drift of its weights. In coordinates other than the weights, a
+    bound on the drift of all weights together.
+
+    **Arguments:** system: the flow; drift: (T, n) in its coordinates; weights: with time on the first axis.
+    """
     leaves, structure = jax.tree.flatten(weights)
     if isinstance(system, LossSystem):
         ends = np.cumsum([math.prod(leaf.shape[1:]) for leaf in leaves])[:-1]
@@ -262,8 +297,10 @@ def _per_array(system: AbstractSystem, drift: Float[np.ndarray, "T n"], weights:
 
 
 def twists(run: Trajectory, descent: AbstractDescent | None) -> bool:
-    """Whether a matrix that is symmetric at the start loses its symmetry through rounding, since the field preserves
-    it.
+    """Whether rounding destroys the symmetry of a matrix that is symmetric at the start, although the field
+    preserves it.
+
+    **Arguments:** run: the flow; descent: model -> velocity.
     """
     rows = set()
     for leaf in jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array)):
@@ -280,14 +317,14 @@ def twists(run: Trajectory, descent: AbstractDescent | None) -> bool:
 
 
 def _antisymmetric(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The largest entry of the antisymmetric part of matrices, and of the matrices, at each time."""
+    """(T,) the largest entry of M - M^T, and (T,) the largest entry of M, for matrices M at each time."""
     largest = lambda values: np.abs(values).reshape(values.shape[0], -1).max(axis=1)
     return largest(values - np.swapaxes(values, -1, -2)), largest(values)
 
 
 def _keeps_symmetry(run: Trajectory, row: int, descent: AbstractDescent | None) -> bool:
-    """Whether the velocity in a row is symmetric up to rounding if the matrices that start symmetric are made exactly
-    symmetric.
+    """Whether the velocity at one row is symmetric up to rounding, after all matrices that are symmetric at the
+    start have been made exactly symmetric in this row.
     """
     assert descent is not None
     weights, rest = eqx.partition(run.row(row), eqx.is_inexact_array)

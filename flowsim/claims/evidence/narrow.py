@@ -1,8 +1,8 @@
-"""Events between two output times of a run: a range of a claim that is entered and left, a narrow dip of a margin, a
+"""Events between two output times of a run: a claim's range that is entered and left, a narrow dip of a margin, a
 wall or a pit of the loss.
 
 Balls contain all weights from one time to the next. A time interval in which they do not exclude an event is halved
-again and again, and its middle is evaluated. Events narrower than the shortest intervals are not found.
+repeatedly, and its middle is evaluated. Events narrower than the shortest intervals are not found.
 """
 
 import dataclasses
@@ -38,7 +38,14 @@ _OFF = 0.02  # of the change of the loss over a step: a larger deviation within 
 
 
 class Found(NamedTuple):
-    """For each span: whether an event is possible in it, whether one is at its middle, and how large it may be."""
+    """What balls show of several time intervals.
+
+    **Fields:**
+
+    - may: (spans,) whether an event is possible in the interval.
+    - is_there: (spans,) whether there is an event at its middle.
+    - much: (spans,) how large the event may be; intervals with larger values are searched first.
+    """
 
     may: Mask
     is_there: Mask
@@ -46,9 +53,10 @@ class Found(NamedTuple):
 
 
 def hidden_events(claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: Asked) -> More:
-    """Further times, between the output times of a run, at which a claim needs to be checked.
+    """Times between the output times of a run at which a claim must be checked too.
 
-    There an inequality fails, or its range is entered although both neighbouring output times are outside the range.
+    At these times an inequality fails, or the claim promises something although it promises nothing at both
+    neighbouring output times.
 
     **Arguments:**
 
@@ -100,7 +108,11 @@ def _hidden_events(claim: Claim, case: Case, ours: Comparison) -> More:
 
 
 def _fails_anyway(claim: Claim, case: Case, ours: Comparison, enough: float) -> bool:
-    """Whether a statement fails at a time of the run, confirmed in balls if that is possible."""
+    """Whether slack + allowance < enough at an output time, so that the statement fails without events between
+    them.
+
+    Balls have to confirm the failure if they can be computed.
+    """
     count = case.run.t.size
     gap = np.where(ours.promised, ours.slack + ours.allowance, np.inf)[:count].reshape(count, -1)
     gap = gap.min(axis=1, initial=np.inf)
@@ -128,7 +140,7 @@ def stepped_over(case: Case) -> float | None:
     """A time between the output times of a run at which the loss or its gradient is far from what both neighbours
     suggest; None if there is no such time.
 
-    The loss is compared with its interpolation, and the gradient with its size at both neighbours.
+    The loss is compared with its interpolation, and |grad L| with its values at both neighbours.
     """
     finer, times = case, np.zeros(0)
     steep = np.asarray(case.run.grad_norm_sq)
@@ -151,12 +163,12 @@ def stepped_over(case: Case) -> float | None:
 
 
 def _steepest(steep: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " steps"]:
-    """The larger |grad|^2 of each two neighbours, plus its rounding."""
+    """For each step, the larger |grad L|^2 at its two ends, plus the rounding error."""
     return np.maximum(steep[:-1], steep[1:]) + ROUNDING * np.max(steep)
 
 
 def _least(steep: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " steps"]:
-    """The smaller |grad|^2 of each two neighbours, minus its rounding."""
+    """For each step, the smaller |grad L|^2 at its two ends, minus the rounding error."""
     return np.minimum(steep[:-1], steep[1:]) - ROUNDING * np.max(steep)
 
 
@@ -165,7 +177,11 @@ def _left(case: Case, times: More) -> Int[np.ndarray, " more"]:
 
 
 def _off_course(case: Case, steeper: float) -> More:
-    """Times at which the loss deviates by more than its limit, or |grad|^2 by a factor."""
+    """Times within steps at which the loss or its gradient is far from what the ends of the step suggest.
+
+    There the loss differs from its interpolation by more than 2% of its change over the step, or |grad L|^2 is by
+    the factor ``steeper`` larger or smaller than at both ends.
+    """
     if _stays(case):
         return np.zeros(0)
     try:
@@ -194,7 +210,17 @@ def _off_course(case: Case, steeper: float) -> More:
 
 
 def _found_between(case: Case, look: Callable[[np.ndarray, Times, Times], Found], *, thorough: bool = True) -> More:
-    """The middles of spans with an event. Spans in which one is possible are halved until it is found."""
+    """The middles of time intervals that have an event there, at most four.
+
+    The first intervals are the steps of the run. Intervals in which an event is possible are halved until one is
+    found.
+
+    **Arguments:**
+
+    - case: the solve.
+    - look: (the row before each interval, the intervals' left ends, their right ends) -> `Found`.
+    - thorough: whether to halve up to 28 times while few intervals are left, otherwise 10 times.
+    """
     t, last = np.asarray(case.run.t), min(case.at_rest, case.run.t.size - 1)
     if not last:
         return np.zeros(0)

@@ -1,4 +1,6 @@
-"""Repetitions of a flow that show how far it can be trusted: more accurate solves, perturbed starts, other samples."""
+"""Repetitions of a flow that show how far it can be trusted: more accurate solves, perturbed starts, new
+samples.
+"""
 
 import dataclasses
 import functools
@@ -45,20 +47,21 @@ _SHORT_STEPS = 3  # steps that a run has within `BEFORE` of a kink, at least
 class AbstractRepetitions:
     """A trajectory and its repetitions: the same flow solved with tolerances 100 and 10,000 times tighter.
 
-    The repetitions have shorter steps, the same times, and tolerances of at least 1e-13; each is solved when it is
-    first used. Their starts are perturbed by a few hundred units in the last place, in opposite directions, so that
-    solves differ if rounding decides the course of the flow. A trajectory without the solver's steps is first solved
-    with them. A flow with a kink is judged up to the kink, which each solve meets at a slightly different time.
+    The repetitions have shorter steps, the same output times, and tolerances of at least 1e-13; each is solved when
+    it is first used. Their starts are perturbed by a few hundred units in the last place, in opposite directions,
+    so that the solves differ if rounding decides where the flow goes. A trajectory that was recorded without the
+    solver's steps is first solved again with them. A flow with a kink is judged up to the kink, which each solve
+    meets at a slightly different time.
 
-    Repetitions of a flow that leaves a saddle late reach the same weights at different times. Its times are then those
-    of its ``clock``, and each repetition is compared at the point nearest to the trajectory.
+    Repetitions of a flow that leaves a saddle late reach the same weights at different times. The trajectory then
+    uses the times of its ``clock``, and each repetition is compared at the points nearest to the trajectory.
 
     **Arguments:**
 
     - loss: the loss.
     - trajectory: its flow.
     - claims: the claims that will be judged on the flow; they are compared together.
-    - checkpoint: a folder for the chunks of the repetitions.
+    - checkpoint: the folder in which chunks of the repetitions are saved.
     - progress: whether to show a progress bar.
     """
 
@@ -91,7 +94,7 @@ class AbstractRepetitions:
 
     @functools.cached_property
     def system(self) -> AbstractSystem:
-        """The flow in its coordinates, in which the series are recomputed from perturbed weights."""
+        """The flow in the coordinates of the solver, in which the series are recomputed from perturbed weights."""
         return system_of(self.loss, self.trajectory.start, self._solver)[0]
 
     @property
@@ -101,12 +104,12 @@ class AbstractRepetitions:
 
     @functools.cached_property
     def panel(self) -> Panel:
-        """The claims along the flow that cover it. They are compared together."""
+        """The claims along the flow that cover this loss and model. They are compared together."""
         return Panel([claim for claim in self._claims if claim.along_flow and self._is_spoken_of(claim)])
 
     @functools.cached_property
     def alone_panel(self) -> Panel:
-        """An empty panel, for claims that are compared one by one."""
+        """A panel without claims, for claims that are compared one by one."""
         return Panel()
 
     def _is_spoken_of(self, claim: Claim) -> bool:
@@ -128,7 +131,7 @@ class AbstractRepetitions:
 
     @functools.cached_property
     def replicates(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """Each independent estimate of a sampled loss with its flow at the same times; empty for an exact loss."""
+        """Each independent estimate of a sampled loss, with its flow at the same times; empty for an exact loss."""
         return [(loss, self._solved(loss, self.trajectory.settings.rtol)) for loss in self.loss.replicates()]
 
     def times_of(self, claim: Claim) -> list[float]:
@@ -142,27 +145,33 @@ class AbstractRepetitions:
         return sorted(set(times))
 
     def asked(self, claim: Claim) -> np.ndarray:
-        """The times at which a claim evaluates the flow, without output times and times after the end."""
+        """The times at which a claim evaluates the flow, except output times and times after the end."""
         t = np.asarray(self.trajectory.t)
         times = [one for one in self.times_of(claim) if 0 < one < t[-1] and np.min(np.abs(t - one)) > SAME * one]
         return np.asarray(times)
 
     def way_to_go(self, end: PyTree) -> float:
-        """A proved bound on the remaining length of the flow from its end."""
+        """A proved bound on the remaining length of the flow after the model ``end``."""
         return self.system.way_to_go(self.system.encode(end), self.system.encode(self.trajectory.start))
 
     def tail_of(self, run: Trajectory, remaining: float) -> Tail | None:
-        """The continuation of a solve beyond its end, given a bound on its remaining length; see `limits.tail_of`."""
+        """The continuation of a solve beyond its end, or None; see `limits.tail_of`.
+
+        **Arguments:** run: the solve; remaining: a bound on its remaining length.
+        """
         go_on = functools.partial(gradient_flow, self.loss, solver=self._solver)
         return tail_of(run, remaining, self.trajectory.settings.rtol, go_on, self.way_to_go)
 
     def is_rounding(self, model: PyTree) -> bool:
-        """Whether the field at a model consists of rounding only."""
+        """Whether the field at a model consists of rounding errors only."""
         return bool(_is_rounding(self.system, self.system.encode(model)))
 
     @functools.cached_property
     def stay(self) -> PyTree:
-        """In the shape of the model, which weights stay zero for any values of the others. None if not known."""
+        """Truth values in the shape of the model: which weights stay zero, whatever values the other weights have.
+
+        None if no weight is zero at all times, or if the loss is sampled.
+        """
         weights = eqx.filter(self.trajectory.models, eqx.is_inexact_array)
         zero = jax.tree.map(lambda leaf: ~np.any(np.asarray(leaf) != 0, axis=0), weights)
         if isinstance(self.loss, MonteCarloLoss) or not any(np.any(one) for one in jax.tree.leaves(zero)):
@@ -182,7 +191,9 @@ class AbstractRepetitions:
 
     @functools.cached_property
     def distrust(self) -> str | None:
-        """Why intervals along the flow of a sampled loss cannot be trusted; None where they can, or it is exact."""
+        """The reason why confidence intervals along the flow of a sampled loss cannot be trusted. None if they can
+        be, or if the loss is exact.
+        """
         if not isinstance(self.loss, MonteCarloLoss):
             return None
         # The fresh samples are for the end of the flow: at the start more weights may be zero, and more may be averaged
@@ -195,8 +206,8 @@ class AbstractRepetitions:
 
     @functools.cached_property
     def diverged(self) -> str | None:
-        """The reason why the course of the flow is not known, if rounding decides in which direction it leaves a
-        saddle; else None.
+        """The reason why the true flow is not known, if rounding decides in which direction it leaves a saddle;
+        else None.
         """
         solves = (self.trajectory, self.reference)
         if not all(run.status.finished for run in solves):
@@ -215,7 +226,9 @@ class AbstractRepetitions:
         return "A change of the last digits of the start changes where the flow ends: start clearly on one side."
 
     def with_times(self, loss: AbstractPopulationLoss, run: Trajectory, further: np.ndarray) -> Trajectory:
-        """A flow with further times. Each interval that contains some is solved again from its left end."""
+        """A flow with further output times. Each interval that contains some of them is solved again from its left
+        end.
+        """
         t = np.asarray(run.t)
         further = further[further < t[-1]]
         parts = [run]
@@ -230,13 +243,18 @@ class AbstractRepetitions:
         return merged(parts)
 
     def _from(self, loss: AbstractPopulationLoss, run: Trajectory, row: int, times: np.ndarray) -> Trajectory:
-        """The flow from a row of a solve to further times, with the same tolerances."""
+        """The flow from the model in one row of a solve, at times counted from this row, with the same
+        tolerances.
+        """
         begin, rtol, atol = run.row(row), run.settings.rtol, run.settings.atol or None
         return gradient_flow(loss, begin, times=times, rtol=rtol, atol=atol, solver=self._solver, points_per_decade=0)
 
     def ladder(self) -> dict[str, float]:
-        """By the tolerance of each solve, the largest distance of its weights from those of the reference, relative to
-        their norm.
+        """The error of the trajectory by its tolerance: {rtol: distance}. Empty if the trajectory or the reference
+        failed.
+
+        The distance is the largest between the weights of the trajectory and of the reference, relative to the
+        largest norm.
         """
         if not (self.trajectory.status.finished and self.reference.status.finished):
             return {}
@@ -261,7 +279,7 @@ class AbstractRepetitions:
         return dataclasses.replace(again, status=run.status) if again.status.finished else run
 
     def _before_kink(self, run: Trajectory) -> Trajectory:
-        """A run up to a kink at its end, as if it had been asked for until there."""
+        """The part of a run before a kink at its end, as if t1 were there; the whole run if it has no kink."""
         if run.status is Status.KINK:
             return shortened(run, run.t.size)
         t = np.asarray(run.t) if run.counted is None else since_last_origin(*map(np.asarray, run.counted))
@@ -280,7 +298,11 @@ class AbstractRepetitions:
         start: PyTree = None,
         steps_per_decade: int | None = None,
     ) -> Trajectory:
-        """The flow of a loss at the same times. With a name its chunks are kept."""
+        """Solve the flow of a loss at the output times of the trajectory.
+
+        **Arguments:** name: the folder in ``checkpoint`` for the chunks of this solve, None for no checkpoint;
+        start: default that of the trajectory.
+        """
         if self.trajectory.t.size == 1 and self.trajectory.status is not Status.STATIONARY:
             return start_alone(loss, self.trajectory.start)
         if self.trajectory.status is Status.STATIONARY:
@@ -303,9 +325,11 @@ class AbstractRepetitions:
         )
 
     def _nearest_solve(self, loss: AbstractPopulationLoss, start: PyTree, rtol: float, atol: float) -> Trajectory:
-        """The flow of a loss from a start, at its points nearest to each row of the trajectory, until a solve fails.
+        """The flow of a loss from a start, at its points nearest to each row of the trajectory. It ends where a
+        solve fails.
 
-        From one row to the next it takes the time between the rows, plus a correction to the nearest point.
+        From one row to the next it is solved for the time between the rows, and then corrected to the nearest
+        point.
         """
         run = self.trajectory
         own = dataclasses.replace(run, settings=dataclasses.replace(run.settings, rtol=rtol, atol=atol))
@@ -339,8 +363,8 @@ class AbstractRepetitions:
 
 @eqx.filter_jit
 def _nearest(system: AbstractSystem, model: PyTree, other: PyTree) -> tuple[PyTree, Array]:
-    """The point of the flow from a model that is nearest to another model close by, relative to the size of each
-    weight, and the energy dissipated until then.
+    """The point of the flow through one model that is nearest to another model close by, and the energy dissipated
+    up to that point. Distances are relative to the size of each weight.
     """
     state, there = system.encode(model), system.encode(other)
     # The field of weights at rest is rounding, which may exceed the field of tiny weights.
@@ -368,6 +392,6 @@ _is_rounding = eqx.filter_jit(is_rounding)
 
 
 def _stands_still(run: Trajectory, row: int) -> bool:
-    """Whether a flow moves by rounding alone from a row to the next."""
+    """Whether a flow moves by rounding alone from a row to the next row."""
     weights = map(np.asarray, jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array)))
     return all(np.allclose(leaf[row + 1], leaf[row], rtol=_STILL, atol=0.0) for leaf in weights)

@@ -1,4 +1,6 @@
-"""Operations on trajectories: repeat the end, add times, replace numbers, and measure distances."""
+"""Operations on trajectories: repeat the last row, insert rows, replace numbers, and measure the distance of two
+solves.
+"""
 
 import dataclasses
 import math
@@ -22,13 +24,15 @@ _MANY, _ROUNDED = 10_000, 8  # from this many weights on, the number of times is
 
 
 def padded(run: Trajectory, times: int = 0) -> Trajectory:
-    """A trajectory with its end repeated until the number of times is a power of two, so that few shapes are compiled.
+    """A trajectory with its last row repeated, so that few different shapes are compiled.
+
+    The new number of rows is a power of two, or a multiple of eight from 10,000 weights on.
 
     **Arguments:**
 
-    - run: the trajectory.
-    - times: the number of output times of the flow without the further ones of a claim. Space for further ones is
-      added.
+    - run: the trajectory, possibly with further times that a claim evaluates.
+    - times: the number of rows without these further times, default all rows. The power of two leaves space for 40
+      further times.
     """
     if weights_of(run) < _MANY:
         least = max((times or run.t.size) + _SPARE, run.t.size, _SHORTEST)
@@ -47,14 +51,15 @@ def padded(run: Trajectory, times: int = 0) -> Trajectory:
 
 
 def weights_of(run: Trajectory) -> int:
-    """The number of weights."""
+    """The number of weights of the model."""
     weights = jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array))
     return sum(math.prod(leaf.shape[1:]) for leaf in weights)
 
 
 class Later:
-    """A padded solve that is too large to be kept, and so is computed anew for each comparison; ``t``: (T,) its times,
-    which a caller may replace by others.
+    """A padded solve that is too large to be stored, and so is computed again for each comparison.
+
+    **Arguments:** make: returns the solve; t: (T,) its times, which a caller may replace by others.
     """
 
     def __init__(self, make: Callable[[], Trajectory], t: Array):
@@ -65,12 +70,12 @@ Padded = Trajectory | Later
 
 
 def made(run: Padded) -> Trajectory:
-    """The solve itself."""
+    """The trajectory of a padded solve, which is computed here if it is a `Later`."""
     return run.make() if isinstance(run, Later) else run
 
 
 class Made(Generic[Item]):
-    """Items that are computed when they are first iterated over, and then kept."""
+    """A sequence of items, each computed when an iteration first reaches it, and then cached."""
 
     def __init__(self, *makers: Callable[[], Item]):
         self._makers = makers
@@ -84,12 +89,14 @@ class Made(Generic[Item]):
 
 
 def is_large(run: Trajectory) -> bool:
-    """Whether a trajectory has so many numbers that no copies of it are kept."""
+    """Whether a trajectory has more than five million weights over all times. No copies of it are then stored."""
     return run.t.size * weights_of(run) > LARGE
 
 
 def taken(run: Trajectory, rows: np.ndarray) -> Trajectory:
-    """A padded trajectory reduced to some of its rows, with the last of them repeated at the end."""
+    """A padded trajectory reduced to some of its rows. The last of these is repeated, so that the length is
+    unchanged.
+    """
     places = np.append(rows, np.full(run.t.size - rows.size, rows[-1]))
     pick = lambda leaf: jax.device_put(np.asarray(leaf)[places]) if eqx.is_array(leaf) else leaf
     t, value, excess, grad_norm_sq, dissipated = map(pick, rows_of(run))
@@ -98,7 +105,7 @@ def taken(run: Trajectory, rows: np.ndarray) -> Trajectory:
 
 
 def shortened(run: Trajectory, count: int) -> Trajectory:
-    """The first rows of a trajectory, as if the flow had been integrated up to there only."""
+    """The first ``count`` rows of a trajectory, as if the flow had been integrated up to there only."""
     first = lambda leaf: jax.device_put(np.asarray(leaf)[:count]) if eqx.is_array(leaf) else leaf
     t, loss, excess, grad_norm_sq, dissipated = map(first, rows_of(run))
     return dataclasses.replace(
@@ -117,7 +124,7 @@ def shortened(run: Trajectory, count: int) -> Trajectory:
 def padded_with(
     run: Trajectory, models: PyTree, loss: Array, excess: Array, grad_norm_sq: Array, dissipated: Array
 ) -> Trajectory:
-    """A padded trajectory with other weights and series."""
+    """A padded trajectory whose weights, (T, ..) each, and series, (T,) each, are replaced by the given ones."""
     other = uncertified(run.t, models, loss, excess, grad_norm_sq, dissipated, run.descent, run.step_size)
     return dataclasses.replace(other, way_to_go=run.way_to_go, tail=run.tail)
 
@@ -151,7 +158,7 @@ def scaled(run: Trajectory, rows: slice, weights: float, losses: float, t: float
 
 
 def randomized(run: Trajectory) -> Trajectory:
-    """A padded trajectory with random numbers of the size of the start, at random times, after its start."""
+    """A padded trajectory with the same start and, after it, random numbers of similar size at random times."""
     draw = np.random.default_rng(0)
 
     def lead(leaf):
@@ -174,14 +181,20 @@ def rows_of(run: Trajectory) -> tuple[Array, ...]:
 
 
 def shifted(part: Trajectory, t: np.ndarray, dissipated: float) -> Trajectory:
-    """A continuation of a flow, at its times in that flow, with the energy dissipated before it added."""
+    """A continuation of a flow, made part of that flow.
+
+    **Arguments:** part: the continuation; t: (T,) its times in the flow; dissipated: the energy that the flow
+    dissipated before it, which is added.
+    """
     return dataclasses.replace(
         part, t=jax.device_put(t), dissipated=jax.device_put(np.asarray(part.dissipated) + dissipated)
     )
 
 
 def merged(parts: Sequence[Trajectory]) -> Trajectory:
-    """The first trajectory with the rows of the others, except their first ones, inserted in the order of time."""
+    """The first trajectory with the rows of the other trajectories, except their first rows, inserted in the order
+    of time.
+    """
     first, *others = parts
     order = np.argsort(np.concatenate([first.t, *[np.asarray(part.t)[1:] for part in others]]), kind="stable")
     join = lambda leaf, *more: jax.device_put(np.concatenate([leaf, *[np.asarray(x)[1:] for x in more]])[order])
@@ -206,7 +219,7 @@ def merged(parts: Sequence[Trajectory]) -> Trajectory:
 
 
 def gap(ours: Trajectory, theirs: Trajectory) -> np.ndarray:
-    """The distance of the weights of two solves at each time, relative to the largest norm."""
+    """(T,) the distance between the weights of two solves at each time, relative to the largest norm of weights."""
     squares = lambda tree: sum(
         np.sum(np.asarray(leaf).reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(tree)
     )
