@@ -1,1 +1,1 @@
-"""How a verdict is decided: the sides with their errors, at the output times, between them and after the end."""
+"""How a verdict is decided: both sides with their errors, at the output times, between them and after the end."""

@@ -1,7 +1,7 @@
-"""Least margins in continuous time: further times at which a statement must be compared.
+"""Find the least margin of a statement in continuous time, by further times at which the statement is compared.
 
-A statement for all t is compared at output times. Between them its margin can be lower in three places: near a local
-minimum, near either end of the run, and where the statement starts or stops promising something.
+A statement for all t is compared at output times. Between them its margin can be lower in three places: near a
+local minimum, near either end of the run, and where the statement starts or stops promising something.
 """
 
 import functools
@@ -34,11 +34,11 @@ _TIE = 1e-14  # of the bound: sides this close at the start count as equal
 
 
 class Bracket(NamedTuple):
-    """An interval between output times in which the margin may be lower than at the output times.
+    """A time interval in which the margin may be lower than at the output times.
 
     **Fields:**
 
-    - low, high: the numbers of the output times at its ends.
+    - low, high: the rows of the output times at the ends of the interval.
     - vertex: the time at which the margin is expected to be least.
     - bottom: the least value that the margin may have.
     """
@@ -50,9 +50,10 @@ class Bracket(NamedTuple):
 
 
 def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case], float]:
-    """The three solves with further times, and a bound on how much lower the margin may be between all times.
+    """The three solves with further times, and a bound on how much lower a margin may be between their times than
+    at them.
 
-    The further times are those at which the claim evaluates the flow, and those at which the margin may be least.
+    The further times are those at which the claim evaluates the flow, and those at which a margin may be least.
     """
     if not claim.along_flow:
         return (evidence.alone, evidence.alone, evidence.alone), 0.0
@@ -72,7 +73,9 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
 
 
 def _noise(claim: Claim, case: Case, ours: Comparison) -> Series:
-    """The rounding error of the margins of a comparison at each time; zero for a comparison at other points."""
+    """The rounding error of the margin of a comparison at each time, the largest of all entries; zero for a
+    comparison that is not at times.
+    """
     count = case.run.t.size
     if ours.slack.shape[0] < case.padded.t.size:
         return np.zeros(count)
@@ -83,8 +86,10 @@ def _noise(claim: Claim, case: Case, ours: Comparison) -> Series:
 def _margins(
     claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: np.ndarray, further: np.ndarray
 ) -> tuple[Series, Margins, Promised]:
-    """The times, the margins at them, and where the statement promises anything. Empty for a comparison that is not at
-    times.
+    """The output times, the margins at them, and where they are promised, after ``further`` times were added to the
+    solve.
+
+    Empty for a comparison that is not at times.
     """
     case = case.at(np.union1d(asked, further))
     ours, count = case.panel.compared(claim, loss, case.padded), case.run.t.size
@@ -101,13 +106,16 @@ def follow(
     noise: Callable[[Series], Series] = np.zeros_like,
     known: Series = _NOTHING,
 ) -> tuple[Float[np.ndarray, " more"], float]:
-    """Further times at which a margin is least, and a bound on how much lower it may be between all times.
+    """Find the times at which a margin is least, and a bound on how much lower it may be between all times.
 
     **Arguments:**
 
     - margins: further times -> all times, increasing; the margins at each; where they are promised.
-    - noise: times -> the errors of the margins at these times. A margin that may be lower by less is not followed.
+    - noise: times -> the errors of the margins at these times. Where a margin can be lower by less than its error,
+      no times are added.
     - known: further times that are always included.
+
+    **Returns:** the further times, and the bound.
     """
     least, further = 0.0, known
     for _ in range(_ROUNDS):
@@ -133,7 +141,9 @@ def follow(
 
 
 def _finite(t: Series, margin: Margins, promised: Promised) -> tuple[Series, Margins, Promised]:
-    """The margins, with a large finite number in place of infinite ones."""
+    """The times, the margins with infinite ones replaced by a large finite number, and where the margins are
+    promised.
+    """
     largest = np.max(np.abs(margin), where=np.isfinite(margin), initial=1.0)
     return t, np.where(margin == np.inf, _INFINITE * largest, margin), promised
 
@@ -143,7 +153,9 @@ def _lower(found: list[Bracket], enough: Series) -> list[Bracket]:
 
 
 def dips(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:
-    """Brackets of the local minima of the least margin and of single entries, lowest first."""
+    """Brackets of the local minima in time, lowest first, of the least margin of all entries and of the margin of
+    each entry.
+    """
     inside = np.where(promised, margin, np.inf)
     found = _dips(t, np.min(inside, axis=1, initial=np.inf), np.asarray(promised.any(axis=1)))
     if margin.shape[1] > 1:
@@ -171,9 +183,9 @@ def _dips(t: Series, least: Series, anything: Bool[np.ndarray, " T"]) -> list[Br
 
 
 def switches(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:
-    """Intervals in which an entry starts or stops promising something, lowest first.
+    """Brackets of the steps in which an entry starts or stops promising something, lowest first.
 
-    The margin on the side where nothing is promised bounds the margin at the switch.
+    The margin at the end of the step where nothing is promised bounds the margin at the switch.
     """
     found = []
     for k in np.flatnonzero(_switching(promised).any(axis=1)).tolist():
@@ -196,7 +208,7 @@ def _switching(promised: Promised) -> Bool[np.ndarray, "steps entries"]:
 
 
 def times_within(t: Series, bracket: Bracket) -> Float[np.ndarray, " more"]:
-    """Times inside a bracket, evenly spaced in each of its intervals, and the vertex."""
+    """Times inside a bracket: evenly spaced ones in each of its steps, and its vertex."""
     inner = np.linspace(0, 1, _INSIDE + 2)[1:-1]
     times = [t[k] + inner * (t[k + 1] - t[k]) for k in range(bracket.low, bracket.high)]
     return np.append(np.concatenate(times), bracket.vertex)
@@ -209,7 +221,9 @@ def _useful(
     brackets: list[Bracket],
     further: Float[np.ndarray, " more"],
 ) -> Bool[np.ndarray, " more"]:
-    """Which further times stay: the one with the least margin, those at brackets, and their neighbours."""
+    """Which of the further times are useful: the one with the least margin, those in brackets and at switches, and
+    their neighbours.
+    """
     least = np.min(np.where(promised, margin, np.inf), axis=1, initial=np.inf)
     switching = np.flatnonzero(_switching(promised).any(axis=1))
     rows = {int(np.argmin(least)), *switching.tolist(), *(switching + 1).tolist()}
@@ -220,7 +234,9 @@ def _useful(
 
 
 def _apart(further: Float[np.ndarray, " more"], t: Series) -> Float[np.ndarray, " fewer"]:
-    """The further times, increasing, that differ from one another and from the known times by more than rounding."""
+    """The further times, increasing, without those that agree up to rounding with one another or with one of the
+    times t.
+    """
     kept = t
     for time in np.sort(further):
         if np.min(np.abs(kept - time)) > _SAME * abs(time):
@@ -229,7 +245,7 @@ def _apart(further: Float[np.ndarray, " more"], t: Series) -> Float[np.ndarray, 
 
 
 def _parabola(t: Series, margin: Series, i: int, j: int, k: int, within: tuple[int, int]) -> Bracket:
-    """The bracket between two times by the parabola through three."""
+    """The bracket between the two rows ``within``, from the parabola through the margins in rows i, j and k."""
     low, high = within
     first, second = (margin[j] - margin[i]) / (t[j] - t[i]), (margin[k] - margin[j]) / (t[k] - t[j])
     curvature = (second - first) / (t[k] - t[i])

@@ -1,4 +1,6 @@
-"""Statements about gradient descent: its true iterates are enclosed in balls, and rounding is the only error."""
+"""Judge statements about gradient descent. Its true iterates are enclosed in balls, and rounding is the only
+error.
+"""
 
 import contextlib
 import dataclasses
@@ -47,8 +49,12 @@ _GRANTED = 1e-8  # two sides may differ by as much of what is allowed for a limi
 
 @dataclasses.dataclass(frozen=True)
 class _Reading:
-    """How a comparison reads a descent: whether it has rows for iterates, and whether it reads the last iterate as more
-    than one of many.
+    """How a comparison depends on a descent.
+
+    **Fields:**
+
+    - is_series: whether it has a row for each iterate or each step.
+    - reads_end: whether it uses the last iterate in a special role, and not only as one of many.
     """
 
     is_series: bool
@@ -56,7 +62,9 @@ class _Reading:
 
 
 def found_along(claim: Claim, evidence: DescentEvidence) -> Finding:
-    """Judge the conclusion of a claim by its two sides along a descent. Its hypotheses are not considered here."""
+    """Judge the conclusion of a claim from its two sides along a descent. Its hypotheses are not considered
+    here.
+    """
     unresolved = functools.partial(Finding, Judgement.UNRESOLVED)
     if evidence.differs:
         return unresolved(note=_OTHER)
@@ -112,7 +120,9 @@ def _too_wide(sides: Sides) -> str:
 
 
 def _too_late(claim: Claim, evidence: DescentEvidence) -> str:
-    """The message for a claim that asks for the model at something else than a number of steps that were made."""
+    """The message for a claim that evaluates the descent at a k that is not the number of one of its iterates; else
+    empty.
+    """
     last = evidence.run.t.size - 1
     with times_asked() as times, contextlib.suppress(Exception):
         eqx.filter_eval_shape(claim.compare, evidence.stated, evidence.run)
@@ -121,7 +131,7 @@ def _too_late(claim: Claim, evidence: DescentEvidence) -> str:
 
 
 def _measured(claim: Claim, evidence: DescentEvidence, ours: Comparison) -> np.ndarray:
-    """The error of the slack from rounding as descents that are shaken show it."""
+    """The error of the slack from rounding, measured on descents whose weights are perturbed after every step."""
     found = np.zeros(ours.slack.shape)
     for loss, run in evidence.shaken:
         if run.t.size != evidence.run.t.size:
@@ -131,7 +141,13 @@ def _measured(claim: Claim, evidence: DescentEvidence, ours: Comparison) -> np.n
 
 
 def _read(claim: Claim, evidence: DescentEvidence, ours: Comparison, measured: np.ndarray) -> _Reading | str:
-    """How a comparison reads a descent; the reason if that has no meaning for any number of steps."""
+    """How a comparison depends on a descent, found by comparing it on descents with more steps and with other last
+    iterates.
+
+    **Arguments:** claim; evidence; ours: the comparison on the descent; measured: the rounding error of its slack.
+
+    **Returns:** the `_Reading`, or the reason why the claim has no meaning for another number of steps.
+    """
     run, n = evidence.run, ours.slack.shape[0]
     longer = _with_last(run, 1.0, 1.0, more=1)
     with_row = compared(claim, evidence.stated, longer).slack.shape[0]
@@ -164,14 +180,18 @@ def _read(claim: Claim, evidence: DescentEvidence, ours: Comparison, measured: n
 
 
 def _changed(one: Comparison, other: Comparison, rows: slice, measured: np.ndarray) -> np.ndarray:
-    """Where two comparisons differ by more than rounding in some rows."""
+    """Where two comparisons differ by more than rounding, in the given rows."""
     same = np.abs(one.slack[rows] - other.slack[rows]) <= np.maximum(SAME_ROUNDED * one.scale[rows], measured[rows])
     same |= (one.slack[rows] == other.slack[rows]) | (np.isnan(one.slack[rows]) & np.isnan(other.slack[rows]))
     return (~same & (one.promised[rows] | other.promised[rows])) | (one.promised[rows] != other.promised[rows])
 
 
 def _with_last(run: Trajectory, weights: float, losses: float, *, more: int) -> Trajectory:
-    """A descent with other numbers in its last row, or in more rows: factors of what is larger than any before."""
+    """A descent with false numbers in its last row, or in ``more`` rows that are added after it.
+
+    Each false number is a factor times a number larger than all before it: the factor is ``weights`` for the
+    weights and |grad L|^2, and ``losses`` for the loss, the excess and the dissipated energy.
+    """
 
     def repeated(leaf):
         if not more or not eqx.is_array(leaf):
@@ -196,7 +216,7 @@ def _with_last(run: Trajectory, weights: float, losses: float, *, more: int) -> 
 
 
 def _thinned(run: Trajectory, rows: slice) -> Trajectory:
-    """A descent with some of its rows."""
+    """A descent reduced to some of its rows."""
     pick = lambda leaf: jax.device_put(np.asarray(leaf)[rows]) if eqx.is_array(leaf) else leaf
     models, sizes = jax.tree.map(pick, (run.models, run.step_size))
     t, loss, excess, grad_norm_sq, dissipated = map(pick, rows_of(run))
@@ -206,8 +226,15 @@ def _thinned(run: Trajectory, rows: slice) -> Trajectory:
 def _sides(
     claim: Claim, evidence: DescentEvidence, ours: Comparison, measured: np.ndarray, enclosed: Enclosed | None
 ) -> Sides:
-    """The sides at the true iterates, with bounds on the rounding of all numbers. Where there are no such bounds, the
-    measured sides, which must then differ clearly.
+    """The sides at the true iterates, with bounds on the errors of rounding. Where there are no bounds, the
+    measured sides, with an error so large that only clear margins count.
+
+    **Arguments:**
+
+    - claim, evidence: the claim and the evidence.
+    - ours: the comparison on the descent.
+    - measured: the measured rounding error of its slack.
+    - enclosed: the true iterates in balls, or None.
     """
     little = np.minimum(CLEARLY * measured, np.maximum(measured, 0.1 * WORST_RESOLUTION * ours.reference))
     clear = np.where(ours.identity, little, CLEARLY * measured)
@@ -251,7 +278,9 @@ def _sides(
 
 
 def _bounds(claim: Claim, enclosed: Enclosed, ours: Comparison, radius: float | None = None) -> Bounds | None:
-    """The comparison in balls, with the last iterate anywhere within a radius; None if that fails."""
+    """The comparison in balls; None if that fails. With a radius, the last iterate is anywhere within this
+    distance.
+    """
     rows = np.arange(enclosed.run.t.size)
     try:
         bounds = enclosed.compared(claim, rows, MOST) if radius is None else enclosed.settled(claim, rows, radius, MOST)
@@ -261,7 +290,9 @@ def _bounds(claim: Claim, enclosed: Enclosed, ours: Comparison, radius: float | 
 
 
 def _of_the_limit(claim: Claim, evidence: DescentEvidence, sides: Sides) -> str | None:
-    """Why a statement that reads the last iterate may have another verdict at the limit; None if it has the same."""
+    """The reason why a statement that uses the last iterate may have another verdict at the limit; None if it has
+    the same.
+    """
     if evidence.enclosed is None or not math.isfinite(evidence.remaining):
         return _NO_BOUND if np.any(sides.allowance[sides.possible] > 0) else _IS_NO_LIMIT
     enclosed = dataclasses.replace(evidence.enclosed, remaining=evidence.remaining)
@@ -284,7 +315,7 @@ def _of_the_limit(claim: Claim, evidence: DescentEvidence, sides: Sides) -> str 
 
 
 def _goes_on(claim: Claim, evidence: DescentEvidence, sides: Sides) -> bool:
-    """Whether a statement for all k holds after the last step too."""
+    """Whether a statement for all k also holds after the last step."""
     enclosed, run = evidence.enclosed, evidence.run
     if enclosed is None or sides.slack.shape[0] != run.t.size or run.t.size < 2:
         return False

@@ -1,5 +1,5 @@
-"""Statements and the time after the end of a run: whether the allowance of a statement about the limit covers the rest
-of the flow, and whether statements for all t still hold there.
+"""Statements after the end of a run: whether the allowance of a statement about the limit covers the rest of the
+flow, and whether a statement for all t still holds.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ _LATE = (
 def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, bool, bool]:
     """How a statement depends on the end of the flow, as three truth values.
 
-    1. Whether it uses the end other than as one of many times. A least value over the flow counts only if it is
-    attained at the end.
+    1. Whether it uses the end of the flow in a special role, and not only as one of many times. A least value over
+    the flow counts only if it is attained at the end.
     2. Whether its allowance depends on the end.
     3. Whether the statement changes when the flow is continued.
     """
@@ -76,13 +76,13 @@ def _differs(ours: Comparison, other: Comparison) -> np.ndarray:
 
 
 def _reads(changed: np.ndarray, count: int, repeated: int) -> bool:
-    """Whether more has changed than the rows of series that repeat the end.
+    """Whether a comparison has changed anywhere but in the rows of series that repeat the end of the flow.
 
     **Arguments:**
 
     - changed: which entries of the comparison have changed.
     - count: the number of output times.
-    - repeated: the number of copies of the end that follow them.
+    - repeated: the number of copies of the end that follow the output times.
     """
     # A series may have several entries for each time, one after the other.
     edges = np.flatnonzero(np.diff(np.concatenate([[False], changed, [False]])))
@@ -91,8 +91,10 @@ def _reads(changed: np.ndarray, count: int, repeated: int) -> bool:
 
 
 def _is_so_later(claim: Claim, evidence: Evidence) -> bool:
-    """Whether no inequality changes its sign and no identity moves when the flow is continued. False for a flow that
-    was cut, since later changes may lie beyond any continuation.
+    """Whether the statement stays the same when the flow is continued: no inequality changes its sign, and no
+    identity changes its slack.
+
+    False for a flow that was cut, since later changes may lie beyond any continuation.
     """
     status = evidence.trajectory.status
     if status is Status.STATIONARY:
@@ -107,7 +109,8 @@ def _is_so_later(claim: Claim, evidence: Evidence) -> bool:
 
 
 def allows_for_a_while(claim: Claim, evidence: Evidence, case: Case, sides: Sides) -> bool:
-    """Whether a statement about the limit changes by at most its allowance when the flow is continued.
+    """Whether the slack of a statement about the limit changes by at most its allowance, up to numerical errors,
+    when the flow is continued.
 
     **Arguments:** claim; evidence; case: the solve on which the sides are known; sides.
     """
@@ -125,7 +128,7 @@ def allows_for_a_while(claim: Claim, evidence: Evidence, case: Case, sides: Side
 
 
 def _now_and_later(claim: Claim, evidence: Evidence, prolonged: Case) -> list[Comparison]:
-    """The comparison on the flow and on its continuation, both up to the end of the flow if they are series."""
+    """The comparison on the flow and on its continuation. Of series, only the rows up to the end of the flow."""
     cases = evidence.cases[0], prolonged
     found = [case.panel.compared(claim, evidence.stated, case.padded) for case in cases]
     lengths = zip(found, cases, strict=True)
@@ -136,7 +139,7 @@ def _now_and_later(claim: Claim, evidence: Evidence, prolonged: Case) -> list[Co
 
 
 def depends_on_the_times(claim: Claim, evidence: Evidence) -> bool:
-    """Whether a statement changes if the same weights are reached at other times, as an integral does."""
+    """Whether a statement changes if the same weights are reached at other times, as an integral over time does."""
     case = evidence.cases[0]
     ours = case.panel.compared(claim, evidence.stated, case.padded)
     try:
@@ -155,7 +158,9 @@ def too_late(claim: Claim, evidence: Evidence) -> str:
 
 
 def _reads_the_time(claim: Claim, evidence: Evidence) -> bool:
-    """Whether a statement asks for the model at a time, or changes with the times of the rows or with their origin."""
+    """Whether a statement evaluates the flow at a time, or changes with the times of the rows or with their
+    origin.
+    """
     if evidence.times_of(claim) or depends_on_the_times(claim, evidence):
         return True
     case = evidence.cases[0]
@@ -166,7 +171,7 @@ def _reads_the_time(claim: Claim, evidence: Evidence) -> bool:
 
 
 def depends_on_others(claim: Claim, evidence: Evidence) -> bool:
-    """Whether a series along a flow depends, at some time, on times other than this one, the start and the end."""
+    """Whether a series along a flow depends, at some time, on times other than that time, the start and the end."""
     case = evidence.cases[0]
     if case.is_row_by_row(claim):
         return False
@@ -183,8 +188,8 @@ def depends_on_others(claim: Claim, evidence: Evidence) -> bool:
 
 
 def is_in_order(claim: Claim, evidence: Evidence) -> bool:
-    """Whether the rows of a comparison follow the order of the times: the rows of the repeated end are last, and
-    equal.
+    """Whether the rows of a comparison follow the order of the times. This is tested on the rows of the repeated
+    end, which must be last and equal.
     """
     case = evidence.cases[0]
     ours = case.panel.compared(claim, evidence.stated, case.padded)
@@ -199,8 +204,10 @@ def is_in_order(claim: Claim, evidence: Evidence) -> bool:
 
 
 def growing(run: Trajectory) -> str:
-    """The message for weights that grow until the end as slowly as the logarithm of the time or a low power of it, as
-    they do if the infimum is at infinity; empty for other weights.
+    """The message for weights that grow until the end like the logarithm or a low power of the time; empty for
+    other weights.
+
+    Weights do so if the infimum of the loss is at infinity.
     """
     t = np.asarray(run.t)
     rows = np.searchsorted(t, t[-1] / _TENFOLD ** np.arange(4))
@@ -221,7 +228,9 @@ def growing(run: Trajectory) -> str:
 
 
 def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
-    """Whether a statement for all t also holds after the end of a flow, at all weights that the flow may reach."""
+    """Whether a statement for all t also holds after the end of a solve, for all weights that the flow may still
+    reach.
+    """
     settled, at_rest = case.settled, case.status is Status.STATIONARY
     if sides.slack.shape[0] != case.padded.t.size:
         return False
@@ -230,8 +239,15 @@ def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
 
 
 def holds_beyond(claim: Claim, enclosed: Enclosed, radius: float, sides: Sides, *, at_rest: bool = False) -> bool:
-    """Whether a statement holds at all times after the end of a run, for any weights within a radius of the end; with
-    ``at_rest``, for these weights at all times.
+    """Whether a statement holds at all times after the end of a run, for any weights within a radius of the end.
+
+    **Arguments:**
+
+    - claim: the claim.
+    - enclosed: the run in balls.
+    - radius: the largest distance of later weights from the end.
+    - sides: the sides of the claim on the run.
+    - at_rest: whether the flow rests at its start. Then all times after the start are tested.
     """
     last = enclosed.run.t.size - 1
     end = float(np.asarray(enclosed.run.t)[-1]) or 1.0

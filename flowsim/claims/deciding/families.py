@@ -1,6 +1,7 @@
-"""Verdicts on families of problems: statements about each member, a limit, a power of the parameter, a probability.
+"""Verdicts on families of problems: on statements about each member, a limit, a power of the parameter, or a
+probability.
 
-A limit is extrapolated from a ladder of members (`flowsim.claims.limits.extrapolated`).
+A limit is extrapolated from the members in order (`flowsim.claims.limits.extrapolated`).
 """
 
 import dataclasses
@@ -40,7 +41,9 @@ Member = tuple[AbstractPopulationLoss, PyTree]
 
 
 class Measured(NamedTuple):
-    """A number for each member of a family, in order, with its error; or the reason why it is not known."""
+    """A number for each member of a family, in order, and its error; or the reason why these numbers are not
+    known.
+    """
 
     values: np.ndarray
     errors: np.ndarray
@@ -48,7 +51,8 @@ class Measured(NamedTuple):
 
 
 class Family:
-    """Problems that differ in one parameter, and verdicts on statements about all of them or about a limit along them::
+    """Problems that differ in one parameter, and verdicts on statements about all of them, or about a limit along
+    them::
 
         def make(scale):
             return loss, Diagonal(u=jnp.full(3, scale), v=jnp.full(3, scale))
@@ -56,16 +60,17 @@ class Family:
         family = flowsim.Family(make, {"scale": np.geomspace(1e-2, 1e-8, 7)})
         print(family.judge(claim))
 
-    A claim that returns a comparison is judged at every member. One that returns `tends_to` or `power_law` is judged
-    along the values of the parameter, in their order; it rests on extrapolation, and its verdict says so. One that
-    returns `with_probability` is judged over the members as independent draws.
+    A claim that returns an ordinary comparison is judged at every member. One that returns `tends_to` or
+    `power_law` is judged along the values of the parameter, in their order; its verdict rests on extrapolation, and
+    says so. One that returns `with_probability` is judged over the members as independent draws.
 
     Each flow is solved once, and kept. If all members share one loss object, their programs are compiled once.
 
     **Arguments:**
 
-    - make: value -> (loss, start), with the name of the parameter as its keyword; or a problem (`ProblemSpec`).
-    - over: the parameter by name (of a problem, the dotted name of a field) with its values, at least two.
+    - make: a function (NAME=value) -> (loss, start), where NAME is the parameter; or a problem (`ProblemSpec`).
+    - over: {NAME: values}, the values of the parameter, at least two. For a problem NAME is the dotted name of a
+      field.
     - how: arguments of `gradient_flow`, if ``make`` is a function.
 
     **Raises:** `ValueError` on several parameters, or on fewer than two different values.
@@ -87,14 +92,15 @@ class Family:
     def judge(self, claims: Claim | Iterable[Claim], *, progress: bool = False) -> Verdicts:
         """Judge claims over the family, in order.
 
-        **Arguments:** claims: one or several; progress: whether to show a bar.
+        **Arguments:** claims: one claim or several; progress: whether to show a progress bar.
         """
         chosen = [claims] if isinstance(claims, Claim) else [*claims]
         with progress_bar("members", len(self.values) * len(chosen), unit="member", shown=progress) as bar:
             return Verdicts(self._judged(claim, bar.update) for claim in chosen)
 
     def measured(self, claim: Claim) -> Measured:
-        """The number that a claim returns for each member, with its error: the ``value`` of `tends_to` or `power_law`.
+        """The number that a claim returns for each member, with its error: the ``value`` in `tends_to` or
+        `power_law`.
 
         **Raises:** `ValueError` if the claim returns something else.
         """
@@ -104,9 +110,9 @@ class Family:
         return self._numbers(claim, form, lambda: None)[0]
 
     def evidence(self, place: int) -> Evidence:
-        """The flow of one member, with its repetitions.
+        """The flow of one member with its repetitions. It is solved at the first call.
 
-        **Arguments:** place: its number, from 0.
+        **Arguments:** place: the number of the member, from 0.
         """
         if place not in self._members:
             value = self.values[place]
@@ -127,12 +133,12 @@ class Family:
         return self._members[place]
 
     def label(self, place: int) -> str:
-        """The value of the parameter of one member, such as ``scale = 0.001``."""
+        """The parameter of one member as a text, such as ``scale = 0.001``."""
         return f"{self.name} = {value_text(self.values[place])}"
 
     @property
     def window(self) -> str:
-        """The values of the parameter in words, such as ``scale = 0.01 to 1e-08``."""
+        """The range of the parameter as a text, such as ``scale = 0.01 to 1e-08``."""
         return f"{self.label(0)} to {value_text(self.values[-1])}"
 
     def _judged(self, claim: Claim, tick: Callable[[], object]) -> Verdict:
@@ -147,7 +153,12 @@ class Family:
         return self._likely(claim, form.probability, verdicts) if isinstance(form, Likely) else self._all(verdicts)
 
     def _form(self, claim: Claim, place: int = 0) -> Trend | Likely | None:
-        """The statement that a claim makes about all members together, if it does, as it makes it at one of them."""
+        """The part of a claim's comparison at one member that is about the family as a whole; None if it has no
+        such part.
+
+        **Raises:** `ValueError` if the claim is about descents, or its limit, power or accuracy is not a valid
+        number.
+        """
         evidence = self.evidence(place)
         if claim.of_descent:
             checks.refuse(claim.id, "a claim about the flow", "it is about gradient descent")
@@ -163,7 +174,10 @@ class Family:
         return form
 
     def _refuse_another(self, claim: Claim, form: Trend, place: int) -> None:
-        """Refuse a claim that states something else at a member than at the first."""
+        """Raise an error if a claim states another limit or power at a member than at the first one.
+
+        **Raises:** `ValueError`.
+        """
         other, own = self._form(claim, place), lambda one: f"{float(one.expected):.8g} within {float(one.within):.8g}"
         if not isinstance(other, Trend) or other.kind != form.kind:
             checks.refuse(claim.id, "the same statement at all members", f"it is another one at {self.label(place)}")
@@ -173,7 +187,10 @@ class Family:
             checks.refuse(f"the limit or power of {claim.id}", "the same for all members", came)
 
     def _numbers(self, claim: Claim, form: Trend, tick: Callable[[], object]) -> tuple[Measured, list[Verdict]]:
-        """The number of each member, from the verdict on a statement about it that is true."""
+        """The number in a claim about a trend for each member, and the verdicts from which `_number` finds it.
+
+        If a verdict is not "holds", its reason replaces the numbers, and later members are not judged.
+        """
         values, errors, verdicts = [], [], []
         least = float(form.within) if form.kind == "limit" else _TINY
         for place in range(len(self.values)):
@@ -247,7 +264,7 @@ class Family:
         return "" if np.all(series > 0) else "The numbers of the members must be positive."
 
     def _all(self, verdicts: Sequence[Verdict]) -> Verdict:
-        """The verdict on a statement at all members: that of the member that decides."""
+        """The verdict on a statement about each member: the worst verdict of a member, with the least margin."""
         order = (Judgement.VIOLATED, Judgement.UNRESOLVED, Judgement.HOLDS, Judgement.VACUOUS, Judgement.NOT_APPLICABLE)
         worst = next(one for one in order if any(verdict.verdict is one for verdict in verdicts))
         places = [place for place, verdict in enumerate(verdicts) if verdict.verdict is worst]
@@ -260,7 +277,9 @@ class Family:
         return dataclasses.replace(verdict, where=where, note=f"{note} {reason}".strip(), **_shortest(verdicts, worst))
 
     def _likely(self, claim: Claim, probability: float, verdicts: Sequence[Verdict]) -> Verdict:
-        """The verdict on a probability, from the exact interval of Clopper and Pearson for what was decided."""
+        """The verdict on a probability. It is estimated from the draws for which the claim holds, with exact
+        (Clopper-Pearson) confidence intervals; unresolved draws widen the interval.
+        """
         drawn = [one for one in verdicts if one.verdict is not Judgement.NOT_APPLICABLE]
         if not drawn:
             return self._all(verdicts)
@@ -288,20 +307,26 @@ class Family:
 
 
 def _shortest(verdicts: Sequence[Verdict], judgement: Judgement) -> Options:
-    """The time up to which a statement was judged at all members at which it holds, and whether a run was cut."""
+    """The fields ``until`` and ``cut`` of a verdict on a family.
+
+    ``until`` is the least time up to which the statement was judged at a member at which it holds; ``cut`` is
+    whether a run was cut at one of these members. If the judgement on the family is not that it holds: None and
+    False.
+    """
     counted = [one for one in verdicts if one.verdict in _TRUE] if judgement in _TRUE else []
     times = [one.until for one in counted if one.until is not None]
     return {"until": min(times, default=None), "cut": any(one.cut for one in counted)}
 
 
 def _alone(claim: Claim) -> Claim:
-    """The claim about one draw of a claim about a probability."""
+    """The claim to judge at a single draw, made from a claim about a probability."""
     return dataclasses.replace(claim, compare=lambda *read: dataclasses.replace(claim.compare(*read), family=None))
 
 
 def _above(claim: Claim, lower: float, size: float) -> Claim:
-    """The statement that the number of a trend exceeds a lower one. The two numbers are arguments of its program, which
-    serves all members.
+    """The claim that the number in a claim about a trend is at least ``lower``, with margins relative to ``size``.
+
+    Both are arguments of the compiled program, so that one program serves all members.
     """
     compare = jax.tree_util.Partial(_exceeds, claim.compare, jnp.asarray(lower), jnp.asarray(size))
     return dataclasses.replace(claim, compare=compare)
@@ -313,9 +338,13 @@ def _exceeds(compare: Callable[..., Comparison], lower: Array, size: Array, *rea
 
 
 def _number(claim: Claim, evidence: Evidence, least: float) -> tuple[Verdict, float, float]:
-    """The number that a claim returns for one member, and its error, from the verdict that it exceeds a lower number.
+    """The number in a claim about a trend for one member, and its error.
 
-    **Arguments:** least: the error that it may have if its value is small.
+    Both are read from the margin and the floor in the verdict on the claim that the number exceeds a lower number.
+
+    **Arguments:** claim; evidence: of the member; least: the absolute accuracy that suffices for a small number.
+
+    **Returns:** the verdict, the number, and its error (infinite if it is not known).
     """
     rough = _above(claim, 0.0, 1.0)
     (case, *_), _ = followed(rough, evidence)
@@ -330,14 +359,15 @@ def _number(claim: Claim, evidence: Evidence, least: float) -> tuple[Verdict, fl
 
 
 def _compared(slack: float, radius: float, within: float, bounded: bool) -> tuple[Judgement, str]:
-    """The judgement on a limit or a power, and why it is not decided.
+    """The judgement on a limit or a power, and the reason if it is unresolved.
 
     **Arguments:**
 
-    - slack: by how much it exceeds what is stated, or minus its distance from it.
-    - radius: its error.
-    - within: the accuracy to which it has to be known; a smaller difference violates nothing.
-    - bounded: whether the number divided by the power converges.
+    - slack: for a one-sided bound, by how much the power satisfies it; otherwise minus the distance from the stated
+      limit or power.
+    - radius: the error of the slack.
+    - within: the accuracy that is needed; a smaller difference violates nothing.
+    - bounded: for a power, whether the number divided by the stated power of the parameter converges.
     """
     if slack > radius:
         return Judgement.HOLDS, ""

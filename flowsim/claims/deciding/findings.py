@@ -1,4 +1,6 @@
-"""Judge the conclusion of a claim by its two sides on two solves of a flow. Its hypotheses are not considered here."""
+"""Judge the conclusion of a claim from its two sides on two solves of a flow. Its hypotheses are not considered
+here.
+"""
 
 import dataclasses
 
@@ -21,9 +23,10 @@ _GRANTED = 10.0  # times the tolerance of a flow: two sides may differ by as muc
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A judgement, the numbers that a `Verdict` reports, and the evidence.
+    """A judgement on the conclusion of a claim, with the numbers that a `Verdict` reports.
 
-    The evidence is ``sides``, the two sides of the claim with their errors, and ``case``, the solve that gave them.
+    Further fields are ``sides``, the two sides of the claim with their errors, and ``case``, the solve that they
+    come from.
     """
 
     judgement: Judgement
@@ -39,9 +42,15 @@ class Finding:
 
 
 def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, lower: float) -> Finding:
-    """The finding of the fine solve, with the distance to the rough one as its error.
+    """Judge the conclusion of a claim on the fine solve. Its difference to the rough solve is the error of the
+    solver.
 
-    **Arguments:** lower: by how much the margin may be lower between the times of the solves than at them.
+    **Arguments:**
+
+    - claim: the claim.
+    - evidence: the evidence for all claims on the flow.
+    - rough, fine: the two solves, or twice the same one.
+    - lower: by how much the margin may be lower between the times of the solves than at them.
     """
     if claim.along_flow and (reason := not_solved("A more accurate solve", fine.run) or _unbalanced(fine.run)):
         return Finding(Judgement.UNRESOLVED, note=reason)
@@ -93,13 +102,13 @@ def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, lower: floa
 
 
 def _continued(rough: Case, fine: Case) -> tuple[Case, Case]:
-    """Both solves with what follows their ends, or neither."""
+    """Both solves continued towards their limits; unchanged if one of them cannot be continued."""
     one, other = rough.continued, fine.continued
     return (rough, fine) if one is None or other is None else (one, other)
 
 
 def not_solved(what: str, run: Trajectory) -> str:
-    """The message for a solve that did not finish; empty if it did."""
+    """The message for a solve that did not finish; empty if it did. ``what`` names the solve in the message."""
     return "" if run.status.finished else f"{what} did not finish ({run.status}). {run.status.advice}"
 
 
@@ -113,7 +122,9 @@ def _unbalanced(run: Trajectory) -> str:
 
 
 def _unknown(claim: Claim, case: Case, sides: Sides) -> str:
-    """The reason why sides have no margin: a side is not finite, or an allowance is infinite. Empty if there is one."""
+    """The reason why a comparison has no margin: a side is not finite, or an allowance is infinite. Empty if it has
+    one.
+    """
     slack = sides.slack[sides.possible]
     if not np.all(np.isfinite(slack) | (slack == np.inf)):
         return case.too_late(claim) or "A side of the statement is not finite. Look for an overflow in it."
@@ -127,7 +138,9 @@ def _unknown(claim: Claim, case: Case, sides: Sides) -> str:
 
 
 def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict:
-    """Up to when a statement for all t was judged, and whether the flow was cut there."""
+    """The fields ``until`` and ``cut`` of the finding for a statement for all t; empty if all later times are
+    bounded too, or if the statement is not one for all t.
+    """
     if not ground.for_all_t or ground.sides.judgement not in (Judgement.HOLDS, Judgement.VACUOUS):
         return {}
     t = np.asarray(case.run.t)
@@ -147,7 +160,8 @@ def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict
 def _place_of(
     index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim, evidence: Evidence
 ) -> float | str:
-    """The time, or the number of the point, and the number of the entry if the row has several.
+    """The time of a point in a comparison, or its number if it is not a time. For a row of several entries, a text
+    that also has the number of the entry.
 
     **Arguments:**
 
@@ -155,7 +169,7 @@ def _place_of(
     - shape: the shape of the comparison.
     - case: the solve.
     - claim: the claim.
-    - evidence: of the flow.
+    - evidence: the evidence for all claims on the flow.
     """
     place = _point(index[0], shape[0], case, claim, evidence)
     if len(shape) == 1:
@@ -164,7 +178,9 @@ def _place_of(
 
 
 def _point(row: int, length: int, case: Case, claim: Claim, evidence: Evidence) -> float | str:
-    """The time or the number of a point. A claim along the flow may have points after the times."""
+    """The time of a row in a comparison of ``length`` rows, or its number as a text. A claim along the flow may
+    have points after the times.
+    """
     times = case.padded.t.size
     if case.has_times(claim, length) or (claim.along_flow and row < times < length):
         return float(evidence.clock.since_start(np.asarray(case.padded.t)[row]))

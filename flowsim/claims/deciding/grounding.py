@@ -1,4 +1,4 @@
-"""Rounding errors bounded in ball arithmetic, where they decide a verdict."""
+"""Bound rounding errors in ball arithmetic where they decide a verdict."""
 
 import dataclasses
 
@@ -38,10 +38,10 @@ class Ground:
     **Fields:**
 
     - sides: the sides.
-    - note: why they do not decide the claim, if they do not.
+    - note: why they do not decide the claim; empty if they do.
     - for_all_t: whether there is a row for each time.
     - last: the last row that was judged.
-    - combines: see `Errors`.
+    - combines: whether a slack depends on several times, as in `Errors`.
     """
 
     sides: Sides
@@ -52,14 +52,14 @@ class Ground:
 
 
 def grounded(claim: Claim, rough: Case, fine: Case, ours: Comparison, errors: Errors) -> Ground:
-    """The sides of the fine solve with their errors. Rounding errors are bounded in ball arithmetic.
+    """The sides on the fine solve with their errors. Rounding errors are bounded in ball arithmetic.
 
     **Arguments:**
 
     - claim: the claim.
     - rough, fine: the two solves. Their difference is the solver's error.
-    - ours: the sides on the fine solve, without errors.
-    - errors: the measured errors.
+    - ours: the comparison on the fine solve.
+    - errors: the measured errors of its slack.
     """
     times, count, length = fine.padded.t.size, fine.run.t.size, ours.slack.shape[0]
     for_all_t = claim.along_flow and length >= times
@@ -85,7 +85,17 @@ def grounded(claim: Claim, rough: Case, fine: Case, ours: Comparison, errors: Er
 
 
 class _Look:
-    """One comparison in ball arithmetic."""
+    """The sides of one comparison on one solve, with errors from ball arithmetic.
+
+    **Arguments:**
+
+    - claim: the claim.
+    - case: the solve.
+    - sides: the sides with their measured errors.
+    - errors: the measured errors.
+    - after: the rows of the comparison that are not times.
+    - for_all_t: whether the comparison has a row for each time.
+    """
 
     def __init__(self, claim: Claim, case: Case, sides: Sides, errors: Errors, after: np.ndarray, for_all_t: bool):
         self._claim, self._case, self._sides, self._errors = claim, case, sides, errors
@@ -95,12 +105,16 @@ class _Look:
         self._rows: np.ndarray | None = None  # the last rows that were enclosed
 
     def is_noisy(self, found: Sides) -> bool:
-        """Whether the solver's error leaves rows open that rounding does not, among the rows that were enclosed."""
+        """Whether the solver's error leaves a row undecided that rounding alone would not, among the rows computed
+        in balls.
+        """
         clear = dataclasses.replace(found, error=found.error - self._errors.solver)
         return self._rows is not None and bool(np.any(_open(found) & ~_open(clear)))
 
     def quietly(self, rough: Case, found: Sides) -> tuple["_Look", Sides] | None:
-        """The same with the solver's error computed from both solves in balls; None if that fails."""
+        """A new `_Look` whose solver's error is computed from both solves in balls, and its sides; None if that
+        fails.
+        """
         every = np.arange(self._count)
         other, ours = (self._bounds(case.enclosed.exact, every, COSTLY) for case in (rough, self._case))
         if other is None or ours is None:
@@ -121,7 +135,8 @@ class _Look:
 
     def everywhere(self) -> Sides:
         """The sides with errors from balls: in all rows if that is cheap, else in the rows that decide the verdict.
-        Without balls the sides stay as they were measured.
+
+        If nothing can be computed in balls, the measured errors are increased.
         """
         measured = self._sides
         every = np.arange(self._count)
@@ -154,8 +169,9 @@ class _Look:
         return found if exact is None else self._cleared(found, exact, rows)
 
     def _without_balls(self) -> Sides:
-        """The sides as they were measured, with stricter rules: a margin along a flow must be a hundred times its
-        error, and a violated identity must be off by a hundred times its error.
+        """The sides with measured errors, for which stricter rules hold: a margin along a flow must be a hundred
+        times its rounding error, and an identity is violated only if its sides differ by a hundred times this
+        error.
         """
         measured = self._errors.rounding
         clearly = _CLEARLY * measured if self._claim.along_flow else measured
@@ -164,8 +180,11 @@ class _Look:
         return dataclasses.replace(self._sides, error=self._errors.unrounded + error)
 
     def _cleared(self, found: Sides, exact: Bounds, rows: np.ndarray) -> Sides:
-        """The sides, with the balls of exact numbers in rows that are open and a hundred times above the measured
-        error.
+        """The sides with better slacks and errors in rows that are still undecided, from balls of numbers taken as
+        exact.
+
+        In these rows the error is the radius of the ball, plus a hundred times the measured rounding error, plus
+        all other errors.
         """
         places = self._places(rows)
         middle, half = _middle(exact)
@@ -179,8 +198,8 @@ class _Look:
         return dataclasses.replace(found, **new)
 
     def where_equal(self, found: Sides) -> Sides:
-        """The sides, decided where they are equal exactly: at the start, and at all times if nothing moves their
-        difference.
+        """The sides with a tie wherever both sides are exactly equal. Such ties are searched for at the start, and
+        at all times if the difference of the sides does not change along the flow.
         """
         count = self._count
         rests = self._case.status is Status.STATIONARY
@@ -206,7 +225,11 @@ class _Look:
         return dataclasses.replace(found, tie=tie)
 
     def until_rest(self, found: Sides) -> tuple[Sides, int]:
-        """The sides up to the row after which a flow at rest is known by rounding only, and the number of that row."""
+        """The sides up to the last row in which they can be judged, and the number of that row.
+
+        After that row the flow is at rest and moves by rounding only, or rounding errors exceed its remaining
+        motion.
+        """
         first, last = self._case.at_rest, self._count - 1
         if first >= self._count:
             return found, last
@@ -233,7 +256,7 @@ class _Look:
         return (cut, begin - 1) if by_rounding and cut.possible.any() else (found, last)
 
     def too_wide(self, found: Sides) -> str:
-        """What leaves the sides open: the rounding of which numbers, or another error; empty if they are decided."""
+        """The message that names the error that leaves a claim undecided; empty if the claim is decided."""
         if found.judgement is not Judgement.UNRESOLVED:
             return ""
         at = tuple(np.argwhere(_open(found))[0].tolist())
@@ -272,12 +295,12 @@ class _Look:
         self.jumps = jumps if self._for_all_t else ()
 
     def _places(self, rows: np.ndarray) -> np.ndarray:
-        """The places in the comparison of rows of the run, and of the points that are not times."""
+        """The rows of the comparison for these rows of the run, and for all points that are not times."""
         return np.append(rows, self._after) if self._for_all_t else self._after
 
     def _decisive(self, measured: Sides) -> np.ndarray:
-        """The rows that decide a verdict: the nearest to their error, the first and last that promise anything, and
-        both ends.
+        """The rows that decide a verdict: those with slacks nearest to their errors, those that fail most clearly,
+        the one with the least margin, the first and the last that promise anything, and both ends.
         """
         flat = lambda side: np.asarray(side)[: self._count].reshape(self._count, -1)
         near = np.min(flat(measured.nearness), axis=1)
@@ -290,12 +313,13 @@ class _Look:
         return np.unique([*first, *failing, *close[near[close] < _CLEARLY]]).astype(int)
 
     def _underrated(self, measured: Sides, bounds: Bounds, times: int) -> float:
-        """The factor by which float64 is further from the balls than its measured error, at least 1.
+        """How many times the measured rounding error float64 is away from the balls: the largest such factor, at
+        least 1.
 
         **Arguments:**
 
-        - measured: the sides as they were measured.
-        - bounds: the balls.
+        - measured: the sides with measured errors.
+        - bounds: the comparison in balls.
         - times: the number of rows that are output times.
         """
         assert self._rows is not None
@@ -336,10 +360,11 @@ def _open(sides: Sides) -> Mask:
 
 
 def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
-    """The judgement on a statement about the end of the flow, for every point within the remaining length of the end.
+    """The judgement on a statement about the end of the flow, applied to all weights within the remaining length of
+    the end.
 
-    If no remaining length is known, the loss may still fall to its minimum. Unresolved if the sides cannot be computed
-    in balls.
+    Unresolved if the sides cannot be computed in balls. If no remaining length is known, the loss may still fall to
+    its minimum.
     """
     settled, count = case.settled, case.run.t.size
     enclosed = settled.enclosed.exact if case.status is Status.STATIONARY else settled.enclosed

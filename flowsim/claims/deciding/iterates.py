@@ -1,4 +1,6 @@
-"""The evidence for statements about gradient descent: true iterates in balls, and descents with perturbed weights."""
+"""The evidence for statements about gradient descent: its true iterates in balls, and descents with perturbed
+weights.
+"""
 
 import dataclasses
 import functools
@@ -51,12 +53,12 @@ class DescentEvidence:
 
     @functools.cached_property
     def alone(self) -> Evidence:
-        """The start alone, for statements that depend on nothing else."""
+        """The evidence for the start alone, for statements that depend on nothing else."""
         return Evidence(self.loss, start_alone(self.loss, self.trajectory.start))
 
     @functools.cached_property
     def run(self) -> Trajectory:
-        """The descent without its certificates, for comparisons that are compiled."""
+        """The descent without its certificates, so that comparisons on it can be compiled."""
         if self.trajectory.descent is not None:
             return _bare(self.trajectory)
         # A file does not say whether later steps are like those that were made.
@@ -65,16 +67,18 @@ class DescentEvidence:
 
     @functools.cached_property
     def system(self) -> LossSystem | None:
-        """The loss in the coordinates of its weights; None if it is sampled or its weights have different speeds."""
+        """The loss as a function of its weights; None if the loss is sampled, or if weights have different learning
+        rates.
+        """
         system = loss_system(self.loss, self.trajectory.start)
         return system if isinstance(system, LossSystem) and not isinstance(self.loss, MonteCarloLoss) else None
 
     def again(self, amount: float = 0.0, shaken: float = 0.0) -> tuple[AbstractPopulationLoss, Trajectory]:
-        """The loss that claims use and the descent, both with perturbations of the size of rounding.
+        """The loss that claims are about and the descent on it, both with perturbations of the size of rounding.
 
         **Arguments:**
 
-        - amount: the relative perturbation of every rounded number of the loss and of the start.
+        - amount: the relative perturbation of every rounded number of the loss, the start and the step sizes.
         - shaken: the relative perturbation of the weights after every step.
         """
         run = self.trajectory
@@ -86,17 +90,19 @@ class DescentEvidence:
 
     @functools.cached_property
     def moved(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """The descent with the numbers of the loss and the start perturbed by rounding, up and down."""
+        """The losses and descents for two opposite perturbations by rounding of the numbers of the loss and the
+        start.
+        """
         return [self.again(amount) for amount in (ROUNDING, -ROUNDING)]
 
     @functools.cached_property
     def shaken(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """As `moved`, with the weights also perturbed by rounding after every step."""
+        """The losses and descents of `moved`, but with the weights also perturbed by rounding after every step."""
         return [self.again(amount, amount) for amount in (ROUNDING, -ROUNDING)]
 
     @functools.cached_property
     def replicates(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """The descents of independent samples."""
+        """The loss and the descent for each independent sample set."""
         run = self.trajectory
         sizes, counts = np.asarray(run.step_size), np.arange(run.t.size)
         parts = [(loss, descended(loss, run.start, sizes, run.settings, counts)) for loss in self.loss.replicates()]
@@ -104,7 +110,9 @@ class DescentEvidence:
 
     @functools.cached_property
     def differs(self) -> bool:
-        """Whether the trajectory is not this descent of this loss, up to rounding."""
+        """Whether the iterates of the trajectory differ from those of gradient descent on this loss by more than
+        rounding.
+        """
         again = self.again()[1]
         rounding = _apart(_weights(again), [_weights(one) for _, one in self.shaken])
         off = _apart(_weights(self.run), [_weights(again)])
@@ -114,8 +122,9 @@ class DescentEvidence:
 
     @functools.cached_property
     def enclosed(self) -> Enclosed | None:
-        """The true iterates in balls, for all problems that differ by rounding of their numbers; None if they cannot be
-        enclosed.
+        """The true iterates in balls; None if they cannot be enclosed.
+
+        The balls contain the iterates for all problems whose numbers differ from the given ones by rounding.
         """
         found = None if self.system is None else true_iterates(self.system, self.trajectory, MOST)
         if found is None:
@@ -138,7 +147,7 @@ class DescentEvidence:
 
     @functools.cached_property
     def remaining(self) -> float:
-        """A proved bound on the distance of all further iterates and of the limit from the last iterate."""
+        """A proved bound on the distance from the last iterate to all later iterates, and to their limit."""
         descent, enclosed = self.trajectory.descent, self.enclosed
         if enclosed is None or not isinstance(descent, Iteration):
             return math.inf
@@ -152,30 +161,32 @@ class DescentEvidence:
 
     @property
     def below_minimum(self) -> str:
-        """The message for a loss that falls below its minimum; see `Evidence`."""
+        """The message for an exact loss that falls below its declared minimum; else empty."""
         return below_minimum(self.stated, self.trajectory) if self.system is not None else ""
 
     def hypotheses(self, claim: Claim) -> tuple[Hypothesis, ...]:
-        """The conditions of a claim's statement."""
+        """The hypotheses of a claim on this loss, and on the descent or its start."""
         given = self.trajectory if claim.of_descent else self.trajectory.start
         return tuple(claim.hypotheses(self.stated, given))
 
     def samples_matter(self, claim: Claim) -> bool:
-        """Whether the numbers that a claim uses may depend on samples."""
+        """Whether the loss is sampled and a claim uses numbers that depend on the samples."""
         return isinstance(self.loss, MonteCarloLoss) and (claim.along_flow or self.stated is self.loss)
 
     @functools.cached_property
     def distrust(self) -> str | None:
-        """Why the intervals from samples cannot be trusted; see `Evidence`."""
+        """The reason why confidence intervals from samples cannot be trusted, or None; tested at the start of the
+        descent.
+        """
         return self.alone.distrust
 
     @property
     def not_descending(self) -> str:
-        """The message for a loss whose gradient is not the derivative of its value; see `Evidence`."""
+        """The message for a loss whose gradient in JAX is not its derivative; else empty. See `Evidence`."""
         return self.alone.not_descending
 
     def ladder(self) -> dict[str, float]:
-        """Empty, since a descent has no tolerance."""
+        """An empty dictionary: a descent has no tolerance, by which a flow lists its errors here."""
         return {}
 
 
@@ -190,7 +201,9 @@ def _weights(run: Trajectory) -> PyTree:
 
 
 def _moved(tree: PyTree, amount: float) -> PyTree:
-    """A tree with its numbers moved by a relative amount with alternating signs, except those of few digits."""
+    """A tree whose numbers are perturbed by a relative amount with alternating signs. Numbers of at most 24 binary
+    digits are exact, and stay unchanged.
+    """
 
     def move(leaf):
         if not eqx.is_inexact_array(leaf):
@@ -204,8 +217,9 @@ def _moved(tree: PyTree, amount: float) -> PyTree:
 
 
 def _apart(series: PyTree, others: list[PyTree]) -> PyTree:
-    """(T,) for each array, the largest distance of one of its entries from that in other descents. Infinite after the
-    end of the shortest.
+    """For each array, (T,) the largest distance of an entry from the same entry in other descents.
+
+    Infinite after the end of the shortest of them.
     """
 
     def one_array(leaf, *more):

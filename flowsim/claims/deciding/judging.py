@@ -59,7 +59,16 @@ def judge(
     checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> Verdicts:
-    """Judge claims along one flow or descent, in order; see `check`."""
+    """Judge claims along one flow or descent, in order; see `check`.
+
+    **Arguments:**
+
+    - claims: the claims.
+    - loss: the loss.
+    - trajectory: a flow or a descent of the loss.
+    - checkpoint: a folder in which the repetitions of a flow are saved.
+    - progress: whether to show a progress bar.
+    """
     claims = tuple(claims)
     evidence = evidence_of(loss, trajectory, claims=claims, checkpoint=checkpoint, progress=progress)
     verdicts = Verdicts()
@@ -73,27 +82,31 @@ def judge(
 def check(claim: Claim, loss: AbstractPopulationLoss, trajectory: Trajectory) -> Verdict:
     """Judge one claim along a flow or a descent.
 
-    The numerical error of a margin is measured by solving the flow again more accurately. Its rounding error is bounded
-    in ball arithmetic where the verdict depends on it. "holds" needs margins above the errors everywhere, "violated" a
-    failure beyond them somewhere that a third, still more accurate solve confirms. All else is "unresolved".
+    The numerical error of a margin is measured by solving the flow again more accurately. Its rounding error is
+    bounded in ball arithmetic where the verdict depends on it. "holds" needs margins above the errors everywhere.
+    "violated" needs a failure beyond the errors somewhere, which a third, still more accurate solve confirms.
+    Otherwise the verdict is "unresolved".
 
     Along a descent rounding is the only error: its true iterates are enclosed in ball arithmetic where possible.
 
     **Arguments:** claim; loss; trajectory: a flow or a descent of the loss.
 
-    **Raises:** `ValueError` if the claim compares arrays that do not match, such as arrays of another length, or if it
-    is about flows and the trajectory is a descent, or the other way round.
+    **Raises:** `ValueError` if the claim compares arrays of shapes that do not match, or if it is about flows and
+    the trajectory is a descent, or the other way round.
     """
     return judge_on(claim, evidence_of(loss, trajectory))
 
 
 def evidence_of(loss: AbstractPopulationLoss, trajectory: Trajectory, **how: Any) -> Evidence | DescentEvidence:
-    """The evidence for judging claims along a flow or a descent. ``how`` are further arguments of `Evidence`."""
+    """The evidence for judging claims along a flow or a descent. ``how`` are further arguments of `Evidence` for a
+    flow.
+    """
     return Evidence(loss, trajectory, **how) if trajectory.step_size is None else DescentEvidence(loss, trajectory)
 
 
 def judge_or_note(claim: Claim, evidence: Evidence | DescentEvidence) -> Verdict:
-    """As `judge_on`, but an exception in the claim's arithmetic makes it unresolved, with the reason in the note.
+    """Judge one claim on evidence. If an exception is raised in the claim's arithmetic, the verdict is unresolved,
+    with the exception in its note.
 
     **Raises:** `OSError` if the disk fails; `ForeignFileError` on a checkpoint of another run; every exception if
     FLOWSIM_TRACEBACK=1.
@@ -111,7 +124,10 @@ def judge_or_note(claim: Claim, evidence: Evidence | DescentEvidence) -> Verdict
 
 @not_finite
 def judge_on(claim: Claim, evidence: Evidence | DescentEvidence) -> Verdict:
-    """Judge one claim on evidence, which several claims may share."""
+    """Judge one claim on evidence, which several claims may share.
+
+    **Raises:** `ValueError` if the claim is about flows and the evidence about a descent, or the other way round.
+    """
     forget_programs()
     is_descent = isinstance(evidence, DescentEvidence)
     if claim.along_flow and claim.of_descent != is_descent:
@@ -178,7 +194,11 @@ def _judged_on_descent(claim: Claim, evidence: DescentEvidence) -> Verdict:
 def _with_hypotheses(
     verdict: Callable[..., Verdict], hypotheses: tuple[Hypothesis, ...], finding: Finding
 ) -> Verdict | None:
-    """The verdict where a hypothesis is not met or not known; None where all are met."""
+    """The verdict if a hypothesis is not met, or if a side of one is not known; None if all are met.
+
+    **Arguments:** verdict: (judgement, reason, finding) -> the verdict; hypotheses; finding: for the conclusion
+    alone.
+    """
     if not (unmet := [condition for condition in hypotheses if not condition.met]):
         return None
     names = "; ".join(condition.name for condition in unmet)
@@ -188,7 +208,9 @@ def _with_hypotheses(
 
 
 def _unjudged(claim: Claim, evidence: Evidence | DescentEvidence, reason: str) -> Verdict:
-    """The verdict on a claim whose sides cannot be compared: its hypotheses are still evaluated."""
+    """The verdict on a claim whose sides cannot be compared, for the given reason. Its hypotheses are still
+    evaluated.
+    """
     hypotheses = evidence.hypotheses(claim)
     unmet = "; ".join(condition.name for condition in hypotheses if not (condition.met or condition.unknown))
     judgement = Judgement.NOT_APPLICABLE if unmet else Judgement.UNRESOLVED
@@ -200,7 +222,9 @@ def _first(reasons: Iterator[str | None]) -> str:
 
 
 def _why_not_compared(claim: Claim, evidence: Evidence) -> Iterator[str]:
-    """Why the sides of a claim are not compared, reason by reason; each is empty where it does not apply."""
+    """The possible reasons not to compare the sides of a claim, one by one. A reason that does not apply is an
+    empty text.
+    """
     yield evidence.below_minimum
     if claim.along_flow:
         yield too_late(claim, evidence)
@@ -214,7 +238,9 @@ def _why_not_compared(claim: Claim, evidence: Evidence) -> Iterator[str]:
 
 
 def _why_otherwise(claim: Claim, evidence: Evidence, fine: Case, finding: Finding) -> Iterator[str | None]:
-    """Why what is found along a flow need not be true of it, in the same way."""
+    """The possible reasons why a finding may be wrong for the true flow, one by one. A reason that does not apply
+    is empty.
+    """
     yield evidence.diverged
     yield evidence.stepped_over
     yield evidence.not_descending
@@ -227,14 +253,17 @@ def _at_one_point(compare: Callable[..., Comparison], *read: object) -> Comparis
 
 
 def _fails_first(claim: Claim, evidence: Evidence) -> bool:
-    """Whether the first of what a claim compares at a start alone fails."""
+    """Whether a claim fails in the first row of its comparison on the start alone."""
     sides = found(claim, evidence, evidence.alone, evidence.alone, 0.0).sides
     return sides is not None and bool(np.any(sides.fails[0]))
 
 
 def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: Finding) -> str:
-    """Why a statement that reads the end of the flow as if it were the limit may be otherwise there: it allows nothing
-    for the difference, or too little. Empty where it does not.
+    """The message for a statement that takes the end of the flow for its limit, and may have another verdict at the
+    limit.
+
+    It has no allowance for the distance from the end to the limit, or one that is too small. Empty for other
+    statements.
     """
     sides, settled = finding.sides, finding.case or case
     if sides is None or not sides.possible.any():

@@ -1,5 +1,5 @@
-"""Measured errors: of a slack, from rounding, from samples and from the spacing of the times; and of a flow, from
-samples.
+"""Measure the errors of a slack from rounding, from samples and from the spacing of the output times, and the error
+of a flow from samples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,16 @@ _THINNED = 2.0  # times the change of a slack when two thirds of the times are l
 def sampling_error(
     claim: Claim, replicates: list[tuple[AbstractPopulationLoss, Trajectory]], ours: Comparison
 ) -> np.ndarray:
-    """The error of the slack from the samples of the loss.
+    """The error of each slack that comes from the samples of the loss.
 
-    It is half the confidence interval over independent samples, plus the distance of their mean from the slack of all
-    samples together, which estimates the bias.
+    It is half the width of the confidence interval over independent samples, plus the distance of their mean from
+    the slack of all samples together, which estimates the bias.
+
+    **Arguments:**
+
+    - claim: the claim.
+    - replicates: for each independent sample set, its loss and flow.
+    - ours: the comparison on the flow of all samples together.
     """
     slacks = np.stack([compared(claim, loss, run).slack for loss, run in replicates])
     spread = np.std(slacks, axis=0, ddof=1) / np.sqrt(len(replicates))
@@ -38,8 +44,10 @@ def sampling_error(
 
 
 def discretization_error(claim: Claim, loss: AbstractPopulationLoss, case: Case, ours: Comparison) -> np.ndarray:
-    """The error of a slack that combines several times, as an integral or a largest value does: its change when two
-    thirds of the times are left out.
+    """The error of a slack that combines several times, as an integral or a largest value does.
+
+    It is twice the change of the slack when two thirds of the times are left out. Zero for a claim that compares
+    each time by itself.
     """
     if not claim.along_flow or case.run.status is Status.STATIONARY or case.is_row_by_row(claim):
         return np.zeros(ours.slack.shape)
@@ -69,8 +77,8 @@ def _thinned(
 
 
 def rounding_error(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
-    """The error of the slack from rounding: its change when every weight and every number of the loss moves by a few
-    units in the last place.
+    """The error of each slack that comes from rounding: eight times its change when all weights and all numbers of
+    the loss move by a few units in the last place.
     """
     moved = [np.abs(case.panel.compared(claim, nudged, run).slack - ours.slack) for nudged, run in case.nudged]
     found = ROUNDING_SAFETY * np.max(moved, axis=0) + ROUNDING * ours.scale
@@ -78,12 +86,13 @@ def rounding_error(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
 
 
 def confidence_band(evidence: AbstractRepetitions, level: float = 0.95) -> dict[str, Band]:
-    """The lower and upper ends of a confidence band for the flow of the population loss, by the name of a series.
+    """A confidence band for the flow of the population loss: the lower and upper end of each series, by the series'
+    name.
 
-    The series are loss, excess, grad_norm_sq and every weight. The band is centred at the flow of all samples. Its half
-    width is that of a confidence interval for the mean over independent samples, plus the distance of this mean from
-    the centre, which estimates the bias of flows of fewer samples. The level holds at each time separately. The result
-    is empty if the loss is exact.
+    The series are loss, excess, grad_norm_sq and every weight, with time on the first axis. The band is centred at
+    the flow of all samples. Its half width is half the width of a confidence interval for the mean over independent
+    samples, plus the distance of this mean from the centre, which estimates the bias of flows of fewer samples. The
+    level holds at each time separately. The result is empty if the loss is exact.
 
     **Arguments:**
 
@@ -104,7 +113,7 @@ def confidence_band(evidence: AbstractRepetitions, level: float = 0.95) -> dict[
 
 
 def ends(band: Mapping[str, Band]) -> dict[str, np.ndarray]:
-    """The ends of a band as arrays, NAME_low and NAME_high."""
+    """The two ends of a confidence band by name: ``NAME_low`` and ``NAME_high`` for the series NAME."""
     return {f"{name}_{end}": sides[end == "high"] for name, sides in band.items() for end in ("low", "high")}
 
 

@@ -1,4 +1,4 @@
-"""The judgement on a comparison whose slack has a known error: at each of its points, and as a whole."""
+"""Decide from the errors of a comparison whether a statement holds, at each of its points and as a whole."""
 
 import dataclasses
 from typing import NamedTuple
@@ -20,13 +20,13 @@ not_finite = np.errstate(invalid="ignore", divide="ignore", over="ignore")
 
 
 class Errors(NamedTuple):
-    """The errors of a slack.
+    """The errors of a slack, in the shape of the slack.
 
     **Fields:**
 
     - rounding: the measured rounding error.
-    - solver: from the difference of two solves.
-    - rest: all others.
+    - solver: the error of the solver, from the difference of two solves.
+    - rest: the sum of all other errors.
     - combines: whether the slack at one time depends on the flow at several times, as an integral does.
     - asked: as in `Sides`.
     """
@@ -49,14 +49,14 @@ class Errors(NamedTuple):
 
 
 def solver_error(rough: Points, fine: Points, scale: Points, counts: Mask, rtol: float) -> Points:
-    """The error of the slack on the fine solve, from its difference to the rough solve.
+    """The error of value - bound on the fine solve, from its difference to value - bound on the rough solve.
 
-    The error is relative to the scale and does not decrease in time, since two solves can agree by chance at one time.
-    It is at least the tolerance of the solver.
+    The error is relative to the scale and does not decrease in time, since two solves can agree by chance at one
+    time. It is at least the tolerance of the solver.
 
     **Arguments:**
 
-    - rough, fine: the difference of the two sides on each solve.
+    - rough, fine: value - bound on each solve.
     - scale: the size of the larger side.
     - counts: where either solve promises anything.
     - rtol: the tolerance of the fine solve.
@@ -70,18 +70,20 @@ def solver_error(rough: Points, fine: Points, scale: Points, counts: Mask, rtol:
 
 @dataclasses.dataclass(frozen=True)
 class Sides:
-    """A comparison with the errors of its slack, by which a statement holds or fails at each point.
+    """A comparison with the error of its slack, from which it follows where the statement holds or fails.
 
     **Fields:**
 
-    - slack, error, allowance: the signed difference of the two sides, its error, and the allowance of the claim.
-    - size: what a margin is relative to.
-    - possible, certain: where the statement may promise something, and where it does.
-    - tie: where the sides are equal exactly.
+    - slack: by how much the statement is satisfied, negative where it fails.
+    - error: the error of the slack.
+    - allowance: the allowance of the claim, as in `Comparison`.
+    - size: the number by which a margin is divided.
+    - possible, certain: where the statement may promise something, and where it certainly does.
+    - tie: where the sides are exactly equal.
     - identity: where the statement is an equality.
     - tightness: the ratio of the sides.
-    - asked: the relative accuracy that is required of a limit. The sides of an identity may differ by its allowance,
-      but at most by this accuracy or, if that is larger, by the error.
+    - asked: the relative accuracy that is required of a limit. The sides of an identity may differ by its
+      allowance, but at most by this accuracy or, if that is larger, by the error.
     """
 
     slack: Points
@@ -97,7 +99,7 @@ class Sides:
 
     @staticmethod
     def of(ours: Comparison, error: Points, asked: float = WORST_RESOLUTION) -> "Sides":
-        """The sides of a comparison whose slack has a known error."""
+        """The sides of a comparison whose slack has a given error, with no exact ties."""
         return Sides(
             slack=ours.slack,
             error=error,
@@ -113,18 +115,21 @@ class Sides:
 
     @property
     def margin(self) -> Points:
-        """The slack over the size. The allowance is not added, as it is part of the floor of a verdict."""
+        """slack/size. The allowance is not added: a verdict counts it in its floor."""
         return relative(self.slack, self.size)
 
     @property
     def fails(self) -> Mask:
-        """Where the statement fails by more than the error."""
+        """Where the statement certainly promises something and fails by more than the allowance and the error."""
         return self.certain & (self.slack + self.allowance < -self.error)
 
     @property
     def stands(self) -> Mask:
-        """Where the statement promises nothing, holds by more than the error or, for an identity, agrees to within the
-        error.
+        """Where the statement holds for certain, or promises nothing.
+
+        An inequality holds for certain if slack - allowance > error, or if its sides are exactly equal. An identity
+        does if its sides agree to within the error and the accepted part of the allowance, and these are small
+        relative to the size.
         """
         known = self.error + self.allowance <= WORST_RESOLUTION * self.size
         granted = np.minimum(self.allowance, np.maximum(self.error, self.asked * self.size))
@@ -133,20 +138,22 @@ class Sides:
         return ~self.possible | np.where(self.identity, agrees, exceeds)
 
     def without(self, rows: slice | np.ndarray) -> "Sides":
-        """The sides, with nothing promised in some rows."""
+        """These sides with nothing promised in some rows."""
         possible, certain = self.possible.copy(), self.certain.copy()
         possible[rows] = certain[rows] = False
         return dataclasses.replace(self, possible=possible, certain=certain)
 
     @property
     def nearness(self) -> Points:
-        """The slack over its error where something may be promised. It is least where the verdict is least clear."""
+        """(|slack| - allowance)/error, infinite where nothing can be promised. It is least where the verdict is
+        least clear.
+        """
         room = np.abs(self.slack) - self.allowance
         return np.where(self.possible, np.where(self.error > 0, room / self.error, np.inf), np.inf)
 
     @property
     def worst(self) -> tuple[int, ...]:
-        """The point of the least margin. If the statement fails, the point of the clearest failure."""
+        """The index of the point with the least margin or, if the statement fails, of the clearest failure."""
         fails = self.fails
         clear = (self.slack + self.allowance + self.error) / self.size
         values = np.where(fails, clear, np.inf) if fails.any() else np.where(self.possible, self.margin, np.inf)
@@ -154,7 +161,11 @@ class Sides:
 
     @property
     def judgement(self) -> Judgement:
-        """Violated if any point fails, vacuous if nothing is promised, holds if all points are in `stands`."""
+        """The judgement on the statement as a whole.
+
+        It is violated if it fails at any point, vacuous if it promises nothing, holds if all points are in
+        `stands`, and else unresolved.
+        """
         if self.fails.any():
             return Judgement.VIOLATED
         if not self.possible.any():

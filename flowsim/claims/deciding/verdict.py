@@ -1,4 +1,4 @@
-"""Verdicts on claims, and their text."""
+"""Verdicts on claims, and how they are printed."""
 
 import dataclasses
 import enum
@@ -30,23 +30,23 @@ class Verdict:
     **Fields:**
 
     - id, source, form, statement: those of the claim.
-    - verdict: one of the five.
+    - verdict: the judgement.
     - margin: the least signed slack, relative to the size of the bound. None if the statement promises nothing.
-    - where: the time at which the margin is least, for a descent the number of steps, or else a description of the
-      point.
-    - floor: the numerical error there, in the same units.
-    - tightness: the ratio of the two sides there.
+    - where: the point of the least margin: its time, for a descent its number of steps, or a description in words.
+    - floor: the numerical error plus the allowance at this point, in the units of the margin.
+    - tightness: the ratio of the two sides at this point.
     - hypotheses: the conditions of the statement.
     - constants: numbers by name.
     - note: the note of the claim, and the reason for the verdict.
-    - until: the time up to which a statement for all t was judged. None if all later times are bounded too, or if the
-      statement is not one for all t.
-    - cut: whether the run ends there before the flow meets a stopping rule, or rounding hides the rest of it.
+    - until: the time up to which a statement for all t was judged. None if all later times are bounded too, or if
+      the statement is not one for all t.
+    - cut: whether ``until`` is the end of a run that did not meet a stopping rule, or the time from which on
+      rounding hides the flow.
     - certified: "proved" or "refuted" if a certificate shows this. None if there is no certificate.
-    - proved_until: the time up to which a statement along the flow is proved, infinite if it is for all t. None if it
-      does not depend on a flow.
-    - uncertified: why there is no certificate, if one was asked for.
-    - clock: the symbol of the times, k for a descent.
+    - proved_until: the time up to which a statement along the flow is proved, infinite if it is proved for all t.
+      None if it does not depend on a flow.
+    - uncertified: why there is no certificate, if one was requested.
+    - clock: the symbol of the time, "t" for a flow and "k" for a descent.
     """
 
     id: str
@@ -87,13 +87,13 @@ class Verdict:
         return (str(self.verdict), self.certified) in (("holds", "refuted"), ("violated", "proved"))
 
     def in_words(self) -> str:
-        """The verdict with the time up to which it was judged, and the result of a certificate."""
+        """The verdict with the time up to which it was judged and, if there is a certificate, its result."""
         judged = f"{self.verdict}{self._until()}"
         return f"{judged}, {self.certified_text()}" if self.certified else judged
 
     def certified_text(self) -> str:
-        """The result of a certificate and, for a proof along a flow, the time up to which it holds. A dash without a
-        certificate.
+        """The result of the certificate and, for a proof along a flow, the time up to which it holds; a dash if
+        there is no certificate.
         """
         if self.certified is None or self.proved_until is None:
             return self.certified or "-"
@@ -108,7 +108,7 @@ class Verdict:
         return f"{self.verdict}{self._until()}" if self.cut else str(self.verdict)
 
     def where_text(self) -> str:
-        """``t = 3.2``, or the description of a point; a dash if neither is known."""
+        """The point of the least margin as a text such as ``t = 3.2``; a dash if it is not known."""
         if self.where is None:
             return "-"
         return f"{self.clock} = {self.where:.4g}" if isinstance(self.where, float) else str(self.where)
@@ -130,8 +130,8 @@ class Verdicts(list[Verdict]):
         return html_table(*_shown(self), own_stop(self))
 
     def to_dataframe(self) -> Any:
-        """A ``pandas.DataFrame`` with a row for each verdict. Its column ``unmet`` lists the hypotheses that are not
-        met.
+        """A ``pandas.DataFrame`` with one row for each verdict. Its column ``unmet`` lists the hypotheses that are
+        not met.
 
         **Raises:** `ProblemError` if pandas is not installed.
         """
@@ -163,7 +163,7 @@ _COLUMNS = ("claim", "form", "verdict", "margin", "where", "floor", "tightness")
 
 
 def _shown(verdicts: Sequence[Verdict]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The columns of a table, and the cells of each verdict."""
+    """The names of the columns in a table of verdicts, and the cells of each row."""
     more = ("certified",) if certificates_asked(verdicts) else ()
     rows = [(*_cells(verdict), verdict.certified_text()) for verdict in verdicts]
     return (*_COLUMNS, *more), [row[: len(_COLUMNS) + len(more)] for row in rows]
@@ -175,13 +175,14 @@ def _cells(verdict: Verdict) -> tuple[str, ...]:
 
 
 def certificates_asked(verdicts: Sequence[Verdict]) -> bool:
-    """Whether certificates of verdicts were asked for."""
+    """Whether a certificate was requested for any of the verdicts."""
     return any(verdict.certified or verdict.uncertified for verdict in verdicts)
 
 
 def own_stop(verdicts: Sequence[Verdict]) -> str:
-    """A line with the times up to which statements for all t were judged, for flows that met a stopping rule. Empty if
-    there are no such verdicts.
+    """A sentence with the time up to which statements for all t were judged, for flows that met a stopping rule.
+
+    The time is left out if it differs between verdicts. Empty if there are no such verdicts.
     """
     times = {verdict.until for verdict in verdicts if verdict.until is not None and not verdict.cut}
     if not times:
@@ -191,7 +192,7 @@ def own_stop(verdicts: Sequence[Verdict]) -> str:
 
 
 def citation(verdict: Verdict) -> str:
-    """One line that cites a verdict, with its accuracy and the version of flowsim that reached it."""
+    """One line that cites a verdict, with its accuracy and the version of flowsim."""
     words = [f"{verdict.source} [{verdict.form}]: {verdict.in_words()}"]
     if verdict.margin is not None:
         at = "" if verdict.where is None else f" at {verdict.where_text()}"

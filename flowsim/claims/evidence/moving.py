@@ -133,8 +133,8 @@ def lost_in(
 ) -> Float[np.ndarray, " T"]:
     """A bound on the error of the weights from errors of the field that rounding of the weights does not explain.
 
-    It is the distance of the float64 field from its balls, widened eight times, integrated over time up to each
-    row.
+    An error counts if the field in float64 is outside of its ball, with the radius multiplied by eight. By how much
+    it is outside is integrated over time, from the first row to each row.
 
     **Arguments:**
 
