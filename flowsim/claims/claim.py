@@ -1,6 +1,4 @@
-"""Claims and comparisons: a claim is a statement about a flow or a descent, and its comparison holds both sides of
-it.
-"""
+"""Claims and comparisons. A claim is a statement about a flow or a descent; its comparison holds both sides."""
 
 import dataclasses
 import math
@@ -31,9 +29,10 @@ class Trend(eqx.Module):
 
     **Fields:**
 
-    - expected: the limit of the number, or the power of the parameter that the number is compared with.
-    - within: the tolerance. "holds" needs the limit or power to be known to this accuracy, "violated" needs a
-      larger difference.
+    - expected: the limit of the number, or the exponent p in Theta(parameter^p), O(parameter^p) or
+      Omega(parameter^p).
+    - within: the tolerance. "holds" needs the limit or the exponent to be known to this accuracy, "violated" needs
+      it to differ from ``expected`` by more.
     - kind: "limit", or for a power "both" (Theta), "above" (O) or "below" (Omega).
     """
 

@@ -31,8 +31,8 @@ _OF_THE_START: weakref.WeakSet[Callable[..., Comparison]] = weakref.WeakSet()
 
 
 def reads_the_start_only(claim: Claim) -> bool:
-    """Whether a claim can depend only on the start of a flow, since its function takes neither a flow nor a
-    descent.
+    """Whether the function of a claim takes neither a flow nor a descent, so that it uses no more than the start of
+    a flow.
     """
     return claim.compare in _OF_THE_START
 
@@ -52,8 +52,8 @@ def claim(
             r'''$\lVert \nabla L \rVert^2 \ge 2 L$ for all $t$'''
             return flowsim.at_least(flow.grad_norm_sq, 2 * flow.excess)
 
-    The function names its inputs as arguments: ``loss``, ``task`` (the task of the loss), ``start`` (the model at t
-    = 0) and ``flow`` or ``descent`` (the `Trajectory`). A claim that takes the flow is judged along it; one that
+    The function names its inputs as arguments: ``loss``, ``task`` (the task of the loss), ``start`` (the model at
+    time 0) and ``flow`` or ``descent`` (the `Trajectory`). A claim that takes the flow is judged along it; one that
     takes the descent is about `gradient_descent` instead. The first paragraph of the docstring is the statement,
     with formulas in ``$..$``; the other paragraphs are the note. If the statement contains a number that is only
     known at run time, give the text as ``statement=``. If a `Claim` is decorated in place of a function, its
@@ -63,8 +63,8 @@ def claim(
 
     - id, source, fields: fields of `Claim`.
     - hypotheses: one function (loss, start) -> list of `Hypothesis`, or several; (loss, descent) for a descent.
-    - needs: a hypothesis without which the sides cannot be computed. The claim promises nothing where it is not
-      met.
+    - needs: one more such function, for the hypotheses without which the sides cannot be computed. The claim
+      promises nothing where they are not met.
 
     **Raises:** `ValueError` on a function without a docstring, or with an argument of another name.
     """
@@ -117,8 +117,8 @@ def _taken(sides: Callable) -> tuple[str, ...]:
 
 
 def takes_like(sides: Callable) -> Callable[[Callable], Callable]:
-    """A decorator that gives a function the name and docstring of ``sides``. The function keeps its own
-    arguments.
+    """A decorator that gives a function the name and docstring of ``sides``, and leaves its arguments as they
+    are.
     """
 
     def dress(function: Callable) -> Callable:
@@ -159,8 +159,7 @@ class Section:
         return tuple(self._claims)
 
     def on(self, problems: Sequence[Tables], spaces: Sequence[Space], **shared: Any) -> "Section":
-        """This section for claims on the given problems, with further shared arguments. Its claims belong to this
-        section.
+        """The section for claims that are judged on the given problems. They are claims of this section too.
 
         **Arguments:**
 

@@ -49,9 +49,9 @@ Conditions = Callable[..., list[Hypothesis]]
 
 @functools.cache
 def all_of(*conditions: Conditions) -> Conditions:
-    """A function (loss, start) -> the hypotheses that several conditions return, in order.
+    """Combine several conditions into one function (loss, start) -> the hypotheses of all of them, in order.
 
-    The same conditions give the same function, so that hypotheses that several claims share are evaluated once.
+    The same conditions give the same function object, so that hypotheses that claims share are evaluated once.
     """
     return lambda loss, start: [found for of in conditions for found in of(loss, start)]
 
@@ -73,16 +73,14 @@ def agrees(name: str, value: Scalar | float, bound: Scalar | float, size: Scalar
 
 
 def unmet(name: str) -> Hypothesis:
-    """A condition that a loss or a model does not meet because of its class. It has no sides: they are set to 0 and
+    """A condition that a loss or a model does not meet because of its class. Its sides are placeholders, 0 and
     1.
     """
     return Hypothesis(name, 0.0, "=", 1.0, False)
 
 
 def finite_context(loss: Any, start: PyTree) -> list[Hypothesis]:
-    """The condition that the context of the task is at most `longest_drawn`, so that statements can draw
-    prompts.
-    """
+    """The condition that the context of the task is at most `longest_drawn`, so that prompts can be drawn."""
     longest = longest_drawn(loss.task)
     name = f"context length at most {longest}, so that prompts can be drawn"
     return [hypothesis(name, loss.task.context_length, "<=", float(longest))]

@@ -1,6 +1,4 @@
-"""Limits of functions along a flow, limits of sequences, and the least norm of a solution, each with an error
-bound.
-"""
+"""Limits along a flow, limits of sequences, and the least norm of a solution, each with an error bound."""
 
 import contextlib
 import contextvars
@@ -61,8 +59,8 @@ class End(NamedTuple):
 
     @staticmethod
     def of(model: PyTree, remaining: float, tail: Tail | None, near: float = 1.0) -> "End":
-        """The end of a flow whose last model is given, with a bound on its remaining length and, if not None, its
-        continuation.
+        """The `End` of a flow that ends at ``model``, with a bound on its remaining length and its continuation, if
+        any.
         """
         if tail is None:
             return End(model, model, remaining)
@@ -71,8 +69,8 @@ class End(NamedTuple):
     def place(self, model: PyTree) -> PyTree:
         """Map a model near the end of the flow to the corresponding model near the limit.
 
-        Its weights w become further + near (w - end), where ``end`` and ``further`` are the weights of the two
-        models of the class.
+        Let e and f be the weights of the fields ``model`` and ``further``. Weights w are mapped to f + near (w -
+        e).
         """
         if self.further is self.model:
             return model
@@ -155,7 +153,7 @@ def tail_of(
     go_on: Callable[..., Trajectory],
     way_to_go: Callable[[PyTree], float],
 ) -> Tail | None:
-    """Continue a flow from its end nearly to its limit. None if that is not needed, or fails.
+    """Continue a flow from its end until it is close to its limit. None if that is not needed, or fails.
 
     **Arguments:**
 
@@ -245,9 +243,7 @@ def _is_traced(flow: Trajectory) -> bool:
 
 
 def _way_to_go(flow: Trajectory) -> float:
-    """The bound on the remaining length of a flow after its end, which is computed here if it was not computed
-    before.
-    """
+    """The bound on the remaining length of a flow after its end. It is computed if it is not known yet."""
     if isinstance(flow.way_to_go, float) and math.isinf(flow.way_to_go) and flow.descent is not None:
         return flow.descent.way_to_go(flow.end, flow.start)
     return float(jnp.asarray(flow.way_to_go))
@@ -354,10 +350,10 @@ class Interval(NamedTuple):
 def extrapolated(values: np.ndarray, errors: np.ndarray) -> Interval | str:
     """The extrapolated limit of a sequence with its error, or a text that says why it could not be found.
 
-    If the differences of a sequence q_1, q_2, .. shrink at least by a factor rho < 1 each, then |lim q - q_n| <=
-    |q_n - q_{n-1}| rho/(1 - rho). Here rho is estimated from the last differences and their errors, and is
-    increased if it still grows, as it does for a sequence like 1/n. The radius is three times this bound. As a
-    check, the limit that is extrapolated without the last member must agree with the last member.
+    If the differences of a sequence q_1, q_2, .. shrink at least by a factor rho < 1 each, the distance of q_n from
+    the limit is at most |q_n - q_{n-1}| rho/(1 - rho). Here rho is estimated from the last differences and their
+    errors, and is increased if it still grows, as it does for a sequence like 1/n. The radius is three times this
+    bound. As a check, the limit that is extrapolated without the last member must agree with the last member.
 
     **Arguments:** values: the sequence; errors: the errors of its members.
     """

@@ -59,8 +59,7 @@ class RateFit:
 def fit_rate(trajectory: Trajectory) -> RateFit | None:
     """Fit the rate at which the excess decays over its last factor of 100,000.
 
-    None if the excess decreases by less than a factor of 10 there, or if fewer than four output times can be
-    fitted.
+    None if the excess decreases by less than a factor of 10 there, or for fewer than four output times.
     """
     t, excess = counted(trajectory)[0], np.asarray(trajectory.excess)
     usable = (t > 0) & np.isfinite(excess) & (excess > 0)
@@ -78,9 +77,7 @@ def fit_rate(trajectory: Trajectory) -> RateFit | None:
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """The slope of a least-squares line, half the width of its 95% confidence interval, and the residual sum of
-    squares.
-    """
+    """The slope of a least-squares line, half its 95% confidence interval, and the residual sum of squares."""
     centred = x - x.mean()
     slope = float(centred @ y / (centred @ centred))
     squares = float(np.sum((y - y.mean() - slope * centred) ** 2))

@@ -10,8 +10,8 @@ from flowsim.flow.trajectory import Trajectory
 
 
 def rounded(comparison: Comparison, conditioning: Float[Array, ""]) -> Comparison:
-    """The comparison with its ``scale``, which rounding errors are relative to, multiplied by a condition
-    number.
+    """The comparison with its ``scale`` multiplied by a condition number. Rounding errors are relative to the
+    scale.
     """
     return eqx.tree_at(lambda c: c.scale, comparison, comparison.scale * conditioning)
 
@@ -37,8 +37,8 @@ def polyak_lojasiewicz(trajectory: Trajectory, mu: Float[Array, ""]) -> Comparis
 
 
 def sharp_constant(trajectory: Trajectory) -> Float[Array, ""]:
-    """The largest mu for which |grad L|^2 >= mu (L - min L) along a trajectory: the smallest ratio of both
-    sides.
+    """The largest mu for which |grad L|^2 >= mu (L - min L) along a trajectory, which is the smallest ratio of
+    |grad L|^2 to L - min L.
     """
     excess = trajectory.excess
     ratios = trajectory.grad_norm_sq / jnp.where(excess > 0, excess, 1.0)
@@ -65,7 +65,9 @@ def gradient_dominance(
 def sharp_dominance(
     grad_norm_sq: Float[Array, " T"], loss: Float[Array, " T"], power: float, threshold: ArrayLike
 ) -> Float[Array, ""]:
-    """The largest c for which |grad L|^2 >= c L^p where L >= threshold; infinite if there is no such point."""
+    """The largest c for which |grad L|^2 >= c L^p at all points with L >= threshold; infinite if there is no such
+    point.
+    """
     promised = (loss >= threshold) & (loss > 0)
     return jnp.min(jnp.where(promised, grad_norm_sq / jnp.where(promised, loss, 1.0) ** power, jnp.inf))
 

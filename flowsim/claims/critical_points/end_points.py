@@ -34,7 +34,9 @@ class Inertia(NamedTuple):
 
 
 def signs(values: np.ndarray) -> np.ndarray:
-    """-1, 0 or 1 for each eigenvalue. An eigenvalue counts as zero if its size is at most 1e-9 of the largest."""
+    """The sign of each eigenvalue: -1, 0 or 1. It is 0 if the size of the eigenvalue is at most 1e-9 of the
+    largest.
+    """
     return np.where(np.abs(values) > _FLAT * np.max(np.abs(values)), np.sign(values), 0.0)
 
 
@@ -107,8 +109,8 @@ def _newton(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, Float[
 def spectrum(
     gradient: Callable[[Float[Array, " n"]], Float[Array, " n"]], flat: Float[Array, " n"]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, "n n"]]:
-    """The gradient at given weights, and the eigenvalues (lowest first) and eigenvectors (as columns) of the
-    Hessian there.
+    """The gradient at given weights, the eigenvalues of the Hessian (lowest first), and its eigenvectors (as
+    columns).
 
     **Arguments:**
 
@@ -143,9 +145,7 @@ def newton_step(
 
 
 def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint | None:
-    """The critical point near the end of a trajectory, classified by its Hessian; None for more than 700
-    weights.
-    """
+    """The critical point near the end of a trajectory, and its kind; None for a model of more than 700 weights."""
     end = eqx.filter(trajectory.end, eqx.is_inexact_array)
     if sum(leaf.size for leaf in jax.tree.leaves(end)) > LARGEST_HESSIAN:
         return None

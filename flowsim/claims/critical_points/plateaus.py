@@ -215,7 +215,7 @@ def _curvature(loss: AbstractPopulationLoss, model: PyTree) -> tuple[Float[Array
     """The Hessian's eigenvalues, lowest first, and its eigenvectors in the shape of the model with one more axis in
     front.
 
-    The Hessian is that in the coordinates in which the flow is steepest descent. Eigenvalues that one Newton step
+    The Hessian is taken in the coordinates in which the flow is steepest descent. Eigenvalues that one Newton step
     removes are set to zero.
     """
     system = loss_system(loss, model)

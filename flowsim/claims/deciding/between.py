@@ -86,7 +86,7 @@ def _noise(claim: Claim, case: Case, ours: Comparison) -> Series:
 def _margins(
     claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: np.ndarray, further: np.ndarray
 ) -> tuple[Series, Margins, Promised]:
-    """The output times, the margins at them, and where they are promised, after ``further`` times were added to the
+    """The output times, the margins at them, and where they are promised, once ``further`` times are added to the
     solve.
 
     Empty for a comparison that is not at times.
@@ -153,8 +153,8 @@ def _lower(found: list[Bracket], enough: Series) -> list[Bracket]:
 
 
 def dips(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:
-    """Brackets of the local minima in time, lowest first, of the least margin of all entries and of the margin of
-    each entry.
+    """Brackets around local minima in time, lowest first: of the least margin over all entries, and of the margin
+    of each entry.
     """
     inside = np.where(promised, margin, np.inf)
     found = _dips(t, np.min(inside, axis=1, initial=np.inf), np.asarray(promised.any(axis=1)))

@@ -1,6 +1,4 @@
-"""Judge statements about gradient descent. Its true iterates are enclosed in balls, and rounding is the only
-error.
-"""
+"""Judge statements about gradient descent. True iterates are enclosed in balls; rounding is the only error."""
 
 import contextlib
 import dataclasses
@@ -62,9 +60,7 @@ class _Reading:
 
 
 def found_along(claim: Claim, evidence: DescentEvidence) -> Finding:
-    """Judge the conclusion of a claim from its two sides along a descent. Its hypotheses are not considered
-    here.
-    """
+    """Judge the conclusion of a claim from its two sides along a descent, without regard to its hypotheses."""
     unresolved = functools.partial(Finding, Judgement.UNRESOLVED)
     if evidence.differs:
         return unresolved(note=_OTHER)

@@ -128,7 +128,10 @@ def allows_for_a_while(claim: Claim, evidence: Evidence, case: Case, sides: Side
 
 
 def _now_and_later(claim: Claim, evidence: Evidence, prolonged: Case) -> list[Comparison]:
-    """The comparison on the flow and on its continuation. Of series, only the rows up to the end of the flow."""
+    """The comparison on the flow, and the comparison on its continuation.
+
+    Of a comparison with a row for each time, only the rows up to the end of the flow are returned.
+    """
     cases = evidence.cases[0], prolonged
     found = [case.panel.compared(claim, evidence.stated, case.padded) for case in cases]
     lengths = zip(found, cases, strict=True)
@@ -158,9 +161,7 @@ def too_late(claim: Claim, evidence: Evidence) -> str:
 
 
 def _reads_the_time(claim: Claim, evidence: Evidence) -> bool:
-    """Whether a statement evaluates the flow at a time, or changes with the times of the rows or with their
-    origin.
-    """
+    """Whether a statement evaluates the flow at a time, or changes with the times of the rows or their origin."""
     if evidence.times_of(claim) or depends_on_the_times(claim, evidence):
         return True
     case = evidence.cases[0]

@@ -41,9 +41,7 @@ Member = tuple[AbstractPopulationLoss, PyTree]
 
 
 class Measured(NamedTuple):
-    """A number for each member of a family, in order, and its error; or the reason why these numbers are not
-    known.
-    """
+    """A number for each member of a family, in order, and its error; or the reason why they are not known."""
 
     values: np.ndarray
     errors: np.ndarray
@@ -153,10 +151,10 @@ class Family:
         return self._likely(claim, form.probability, verdicts) if isinstance(form, Likely) else self._all(verdicts)
 
     def _form(self, claim: Claim, place: int = 0) -> Trend | Likely | None:
-        """The part of a claim's comparison at one member that is about the family as a whole; None if it has no
-        such part.
+        """The field ``family`` of a claim's comparison at one member: what it states of the family as a whole, or
+        None.
 
-        **Raises:** `ValueError` if the claim is about descents, or its limit, power or accuracy is not a valid
+        **Raises:** `ValueError` if the claim is about descents, or if its limit, power or accuracy is not a valid
         number.
         """
         evidence = self.evidence(place)
@@ -187,7 +185,8 @@ class Family:
             checks.refuse(f"the limit or power of {claim.id}", "the same for all members", came)
 
     def _numbers(self, claim: Claim, form: Trend, tick: Callable[[], object]) -> tuple[Measured, list[Verdict]]:
-        """The number in a claim about a trend for each member, and the verdicts from which `_number` finds it.
+        """For each member, the number whose trend a claim states and its error; also the verdicts from which
+        `_number` finds them.
 
         If a verdict is not "holds", its reason replaces the numbers, and later members are not judged.
         """
@@ -264,7 +263,9 @@ class Family:
         return "" if np.all(series > 0) else "The numbers of the members must be positive."
 
     def _all(self, verdicts: Sequence[Verdict]) -> Verdict:
-        """The verdict on a statement about each member: the worst verdict of a member, with the least margin."""
+        """The verdict on a statement about each member: the worst verdict of all members and, if there are several,
+        the one with the least margin.
+        """
         order = (Judgement.VIOLATED, Judgement.UNRESOLVED, Judgement.HOLDS, Judgement.VACUOUS, Judgement.NOT_APPLICABLE)
         worst = next(one for one in order if any(verdict.verdict is one for verdict in verdicts))
         places = [place for place, verdict in enumerate(verdicts) if verdict.verdict is worst]
@@ -307,11 +308,10 @@ class Family:
 
 
 def _shortest(verdicts: Sequence[Verdict], judgement: Judgement) -> Options:
-    """The fields ``until`` and ``cut`` of a verdict on a family.
+    """The fields ``until`` and ``cut`` of a verdict on a family; None and False unless it is "holds" or "vacuous".
 
-    ``until`` is the least time up to which the statement was judged at a member at which it holds; ``cut`` is
-    whether a run was cut at one of these members. If the judgement on the family is not that it holds: None and
-    False.
+    ``until`` is the least time up to which the statement was judged, over the members at which it holds; ``cut`` is
+    whether a run was cut at one of these members.
     """
     counted = [one for one in verdicts if one.verdict in _TRUE] if judgement in _TRUE else []
     times = [one.until for one in counted if one.until is not None]
@@ -324,9 +324,10 @@ def _alone(claim: Claim) -> Claim:
 
 
 def _above(claim: Claim, lower: float, size: float) -> Claim:
-    """The claim that the number in a claim about a trend is at least ``lower``, with margins relative to ``size``.
+    """The claim that the number whose trend another claim states is at least ``lower``, with margins relative to
+    ``size``.
 
-    Both are arguments of the compiled program, so that one program serves all members.
+    ``lower`` and ``size`` are arguments of the compiled program, so that one program serves all members.
     """
     compare = jax.tree_util.Partial(_exceeds, claim.compare, jnp.asarray(lower), jnp.asarray(size))
     return dataclasses.replace(claim, compare=compare)
@@ -338,9 +339,10 @@ def _exceeds(compare: Callable[..., Comparison], lower: Array, size: Array, *rea
 
 
 def _number(claim: Claim, evidence: Evidence, least: float) -> tuple[Verdict, float, float]:
-    """The number in a claim about a trend for one member, and its error.
+    """The number whose trend a claim states, for one member, and its error.
 
-    Both are read from the margin and the floor in the verdict on the claim that the number exceeds a lower number.
+    Both are computed from the margin and the floor in the verdict on the claim that the number exceeds a lower
+    number.
 
     **Arguments:** claim; evidence: of the member; least: the absolute accuracy that suffices for a small number.
 

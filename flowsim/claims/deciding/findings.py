@@ -1,6 +1,4 @@
-"""Judge the conclusion of a claim from its two sides on two solves of a flow. Its hypotheses are not considered
-here.
-"""
+"""Judge the conclusion of a claim from its two sides on two solves of a flow, without regard to its hypotheses."""
 
 import dataclasses
 
@@ -160,8 +158,8 @@ def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict
 def _place_of(
     index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim, evidence: Evidence
 ) -> float | str:
-    """The time of a point in a comparison, or its number if it is not a time. For a row of several entries, a text
-    that also has the number of the entry.
+    """Where a point of a comparison is: its time, or a text with its number if it is not a time. If its row has
+    several entries, the text also has the number of the entry.
 
     **Arguments:**
 
@@ -178,8 +176,10 @@ def _place_of(
 
 
 def _point(row: int, length: int, case: Case, claim: Claim, evidence: Evidence) -> float | str:
-    """The time of a row in a comparison of ``length`` rows, or its number as a text. A claim along the flow may
-    have points after the times.
+    """The time of a row in a comparison of ``length`` rows, or a text with the number of the row if it is not a
+    time.
+
+    A claim along the flow may have points after the times.
     """
     times = case.padded.t.size
     if case.has_times(claim, length) or (claim.along_flow and row < times < length):

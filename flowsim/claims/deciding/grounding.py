@@ -105,9 +105,7 @@ class _Look:
         self._rows: np.ndarray | None = None  # the last rows that were enclosed
 
     def is_noisy(self, found: Sides) -> bool:
-        """Whether the solver's error leaves a row undecided that rounding alone would not, among the rows computed
-        in balls.
-        """
+        """Whether the solver's error leaves a row undecided that rounding alone would not, of the rows in balls."""
         clear = dataclasses.replace(found, error=found.error - self._errors.solver)
         return self._rows is not None and bool(np.any(_open(found) & ~_open(clear)))
 
@@ -295,7 +293,9 @@ class _Look:
         self.jumps = jumps if self._for_all_t else ()
 
     def _places(self, rows: np.ndarray) -> np.ndarray:
-        """The rows of the comparison for these rows of the run, and for all points that are not times."""
+        """The rows of the comparison that belong to these rows of the run, followed by its rows that are not
+        times.
+        """
         return np.append(rows, self._after) if self._for_all_t else self._after
 
     def _decisive(self, measured: Sides) -> np.ndarray:
@@ -313,8 +313,8 @@ class _Look:
         return np.unique([*first, *failing, *close[near[close] < _CLEARLY]]).astype(int)
 
     def _underrated(self, measured: Sides, bounds: Bounds, times: int) -> float:
-        """How many times the measured rounding error float64 is away from the balls: the largest such factor, at
-        least 1.
+        """The largest distance of a float64 slack from its ball, in units of its measured rounding error; at least
+        1.
 
         **Arguments:**
 
@@ -360,8 +360,8 @@ def _open(sides: Sides) -> Mask:
 
 
 def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
-    """The judgement on a statement about the end of the flow, applied to all weights within the remaining length of
-    the end.
+    """The judgement on a statement about the end of the flow, if any weights that the flow may still reach take the
+    place of the end: those within its remaining length.
 
     Unresolved if the sides cannot be computed in balls. If no remaining length is known, the loss may still fall to
     its minimum.

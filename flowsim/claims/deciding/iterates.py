@@ -67,7 +67,7 @@ class DescentEvidence:
 
     @functools.cached_property
     def system(self) -> LossSystem | None:
-        """The loss as a function of its weights; None if the loss is sampled, or if weights have different learning
+        """The loss as a function of its weights; None if it is sampled, or if weights have different learning
         rates.
         """
         system = loss_system(self.loss, self.trajectory.start)
@@ -90,9 +90,7 @@ class DescentEvidence:
 
     @functools.cached_property
     def moved(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """The losses and descents for two opposite perturbations by rounding of the numbers of the loss and the
-        start.
-        """
+        """The losses and descents for two opposite perturbations of the numbers of loss and start by rounding."""
         return [self.again(amount) for amount in (ROUNDING, -ROUNDING)]
 
     @functools.cached_property
@@ -175,8 +173,8 @@ class DescentEvidence:
 
     @functools.cached_property
     def distrust(self) -> str | None:
-        """The reason why confidence intervals from samples cannot be trusted, or None; tested at the start of the
-        descent.
+        """The reason why confidence intervals at the start of the descent cannot be trusted; None if they can
+        be.
         """
         return self.alone.distrust
 
@@ -186,7 +184,7 @@ class DescentEvidence:
         return self.alone.not_descending
 
     def ladder(self) -> dict[str, float]:
-        """An empty dictionary: a descent has no tolerance, by which a flow lists its errors here."""
+        """An empty dictionary. For a flow it has the error by tolerance, but a descent has no tolerance."""
         return {}
 
 
@@ -217,9 +215,8 @@ def _moved(tree: PyTree, amount: float) -> PyTree:
 
 
 def _apart(series: PyTree, others: list[PyTree]) -> PyTree:
-    """For each array, (T,) the largest distance of an entry from the same entry in other descents.
-
-    Infinite after the end of the shortest of them.
+    """For each array, (T,) the largest distance of an entry from the same entry in other descents; infinite after
+    the end of the shortest descent.
     """
 
     def one_array(leaf, *more):

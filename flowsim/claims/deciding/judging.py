@@ -260,10 +260,9 @@ def _fails_first(claim: Claim, evidence: Evidence) -> bool:
 
 def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: Finding) -> str:
     """The message for a statement that takes the end of the flow for its limit, and may have another verdict at the
-    limit.
+    limit. Empty for other statements.
 
-    It has no allowance for the distance from the end to the limit, or one that is too small. Empty for other
-    statements.
+    The message says whether an allowance for the distance from the end to the limit is missing or too small.
     """
     sides, settled = finding.sides, finding.case or case
     if sides is None or not sides.possible.any():

@@ -86,8 +86,7 @@ def rounding_error(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
 
 
 def confidence_band(evidence: AbstractRepetitions, level: float = 0.95) -> dict[str, Band]:
-    """A confidence band for the flow of the population loss: the lower and upper end of each series, by the series'
-    name.
+    """A confidence band for the flow of the population loss: (lower end, upper end) by the name of a series.
 
     The series are loss, excess, grad_norm_sq and every weight, with time on the first axis. The band is centred at
     the flow of all samples. Its half width is half the width of a confidence interval for the mean over independent

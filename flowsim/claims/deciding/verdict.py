@@ -14,7 +14,7 @@ from flowsim.claims.hypotheses import Hypothesis
 
 
 class Judgement(enum.StrEnum):
-    """The five verdicts."""
+    """The five possible verdicts on a claim."""
 
     HOLDS = "holds"
     VIOLATED = "violated"
@@ -182,7 +182,7 @@ def certificates_asked(verdicts: Sequence[Verdict]) -> bool:
 def own_stop(verdicts: Sequence[Verdict]) -> str:
     """A sentence with the time up to which statements for all t were judged, for flows that met a stopping rule.
 
-    The time is left out if it differs between verdicts. Empty if there are no such verdicts.
+    The time is left out if it differs between verdicts. Empty if no verdict is about such a statement and flow.
     """
     times = {verdict.until for verdict in verdicts if verdict.until is not None and not verdict.cut}
     if not times:

@@ -80,7 +80,7 @@ class Case:
 
     @property
     def panel(self) -> Panel:
-        """The claims compared together on this solve; empty with further times and more than 128 weights."""
+        """The claims compared together on this solve: none if it has further times and over 128 weights."""
         alone = self._further.size and weights_of(self.run) > _FEW
         return self._repetitions.alone_panel if alone else self._repetitions.panel
 
@@ -164,7 +164,9 @@ class Case:
 
     @functools.cached_property
     def near_rest(self) -> int:
-        """The first row from which on no weight is further than 1e-4 of the largest weight from its end."""
+        """The first row from which on each weight differs from its value at the end by at most 1e-4 of the largest
+        weight; the number of rows if the flow does not end at rest.
+        """
         return self._moves_until(_NEAR_REST)
 
     def _moves_until(self, distance: float) -> int:
@@ -209,7 +211,7 @@ class Case:
         return Later(make, self.padded.t) if is_large(self.padded) else make()
 
     def thinned(self, asked: Sequence[float]) -> Made[tuple[np.ndarray, Padded]]:
-        """Three pairs of row numbers, about a third of all rows each, and the padded solve at these rows only. Both
+        """Three pairs: the numbers of about a third of the rows, and the padded solve reduced to these rows. Both
         ends and the times ``asked`` are in all three.
         """
         key = tuple(asked)
@@ -366,7 +368,9 @@ class Case:
 
     @functools.cached_property
     def _drift(self) -> PyTree:
-        """For each array of weights, padded, (T,) how far rounding of the field may have moved its weights."""
+        """For each array of weights of the padded solve, (T,) a bound on how far rounding of the field may have
+        moved its weights.
+        """
         system, models = self._repetitions.system, self.padded.models
         slopes, count = np.asarray(self._slopes), self.run.t.size
         # Samples are known less well than rounding.

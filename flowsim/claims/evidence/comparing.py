@@ -145,11 +145,11 @@ def evaluated(claim: Claim, function: Callable[..., Result], loss: AbstractPopul
 
 
 class CostlyError(Exception):
-    """A comparison needs more operations or memory than one may take; the message says how much."""
+    """Raised if a comparison needs more operations or memory than the limit; the message says how much."""
 
 
 def _all_sides(claims: Sequence[Claim], loss: AbstractPopulationLoss, run: Trajectory) -> Sequence[Sides]:
-    """The sides of several claims, from one program, and their constants. For a large flow the constants are left
+    """The sides of several claims and their constants, from one program. For a large flow the constants are left
     out.
     """
     if is_large(run):
@@ -277,9 +277,9 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
 
 
 def of_one_flow(claim: Claim, comparison: object) -> Comparison:
-    """Return what the function of a claim returned, after a check that it is a comparison along one flow.
+    """Check that the function of a claim returned a comparison along one flow, and return this comparison.
 
-    **Raises:** `ValueError` if it is not.
+    **Raises:** `ValueError` if it is not one.
     """
     if not isinstance(comparison, Comparison):
         refuse(claim.id, "a function that returns what flowsim.at_least does", f"it returns {comparison!r:.60}")

@@ -59,8 +59,8 @@ class Course:
     def loss(self, t: Times) -> tuple[Times, Times]:
         """The least and the largest of four estimates of the loss at each of the given times.
 
-        These are the cubic, the chord and both tangents of the step, cut off at the losses at its ends. A loss that
-        decays exponentially within the step lies between them.
+        The estimates are the cubic, the chord and the tangents at both ends of the step, clipped to the range
+        between the losses at its ends. A loss that decays exponentially within the step lies between them.
         """
         known, values, slopes = (np.asarray(part) for part in (self.run.t, self.run.loss, -self.run.grad_norm_sq))
         left = np.clip(np.searchsorted(known, t, side="right") - 1, 0, known.size - 2)
@@ -84,9 +84,7 @@ class Course:
         )
 
     def spans(self, low: Times, high: Times, count: int) -> Spans:
-        """The time intervals [low_i, high_i] as `Spans`. The last interval is repeated until there are
-        ``count``.
-        """
+        """The time intervals [low_i, high_i] as `Spans`, with the last one repeated until there are ``count``."""
         more = count - low.size
         low, high = (np.append(times, np.full(more, times[-1])) for times in (low, high))
         middle = (low + high) / 2

@@ -165,7 +165,7 @@ class Enclosed:
         return dataclasses.replace(self, spread=jax.tree.map(lambda one: one + further, known))
 
     def widest(self, claim: Claim, rows: np.ndarray, place: tuple[int, ...]) -> str:
-        """The source of rounding that widens the slack at a place the most: "weights", "loss" or "statement"."""
+        """The source of rounding that widens the slack at one entry the most: "weights", "loss" or "statement"."""
         widths = {}
         for source, rounding in self.rounding._asdict().items():
             alone = Roundings(0.0, 0.0, 0.0)._replace(**{source: rounding})
@@ -287,7 +287,7 @@ class Enclosed:
         return self._traced((claim, self.remaining, self.tail, near), rows, sides, arrays, series, weights)
 
     def _sizes(self, rows: np.ndarray) -> tuple[Balls, ...]:
-        """The step sizes of a descent."""
+        """The step sizes of a descent in some rows, as balls; empty for a flow."""
         known = self.run.step_size
         return () if known is None else (rounded(np.asarray(known)[rows], self.rounding.loss),)
 
@@ -396,5 +396,5 @@ def _fallen(series: Balls, least: float, later: Bool[np.ndarray, " rows"]) -> Ba
 
 
 def _as_known(module: PyTree, rounding: float) -> PyTree:
-    """The numbers of a module as balls."""
+    """The numbers of a module as balls with this relative rounding error."""
     return jax.tree.map(lambda leaf: rounded(leaf, rounding), eqx.filter(module, eqx.is_inexact_array))

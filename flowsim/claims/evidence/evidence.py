@@ -56,8 +56,8 @@ class Evidence(AbstractRepetitions):
 
     @functools.cached_property
     def prolonged(self) -> "Case | None":
-        """The case of the flow continued to a million times its end time, or to ten times if that fails; None if
-        both fail.
+        """The case of the flow continued to a million times its end time or, if that fails, to ten times; else
+        None.
         """
         run = self.trajectory
         if run.t.size == 1 or run.status is Status.STATIONARY:
@@ -102,9 +102,7 @@ class Evidence(AbstractRepetitions):
         return "" if isinstance(self.loss, MonteCarloLoss) else below_minimum(self.stated, self.trajectory)
 
     def hypotheses(self, claim: Claim) -> tuple[Hypothesis, ...]:
-        """The hypotheses of a claim on this loss and start. They are evaluated once for all claims that share
-        them.
-        """
+        """The hypotheses of a claim on this loss and start, evaluated once for all claims that share them."""
         # The value holds the function, so that its id is not reused.
         key, conditions = id(claim.hypotheses), claim.hypotheses
         if key not in self._conditions:

@@ -29,8 +29,8 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
 
     **Arguments:**
 
-    - traced: (numbers of the loss, series with the times as the first one, weights) -> slack, promised, allowance,
-      scale.
+    - traced: (numbers of the loss, series, weights) -> slack, promised, allowance, scale. The first series is the
+      time.
     - given: these arguments, as balls; for a program that is too costly in balls, arrays of the same shapes.
     - whole: whether the rows are all rows of a flow. Then oscillations in the time are searched for; otherwise any
       trigonometric function of the time is listed.
@@ -74,8 +74,8 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
 def _switching(traced: Traced, given: PyTree, most_operations: float) -> set[str]:
     """The kinds of branches, and of roundings to integers, whose result may change between two rows.
 
-    Only rows at which the statement promises something count. Weights are taken to move straight from one row to
-    the next.
+    Only rows at which the statement promises something count. Weights are assumed to move along a straight line
+    from one row to the next.
     """
     arrays, *series = given
     choices: list = []
@@ -102,8 +102,8 @@ def _switching(traced: Traced, given: PyTree, most_operations: float) -> set[str
 def _open_at(chosen: list, rows: int, looped: bool) -> np.ndarray:
     """(rows,) whether a branch is undecided at each row.
 
-    **Arguments:** chosen: the conditions of the branch, in balls; rows: their number; looped: whether the
-    conditions come from a loop over the rows, one row at a time. Otherwise each condition has all rows.
+    **Arguments:** chosen: the conditions of the branch, in balls; rows: the number of rows; looped: whether the
+    conditions come from a loop over the rows, one row at a time. Otherwise each condition covers all rows.
     """
     if looped:
         repeats = len(chosen) // rows

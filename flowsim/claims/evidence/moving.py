@@ -173,8 +173,8 @@ def drift_in(
     noise: Float[np.ndarray, "T n"],
     exactly: Callable[[], Balls | None],
 ) -> PyTree:
-    """For each array of weights, (T,) a bound on how far rounding of the field may have moved its weights. Steps in
-    which that is less than the solver's tolerance count as zero.
+    """For each array of weights, (T,) a bound on how far rounding of the field may have moved its weights. A step
+    counts only if it may have moved them by more than the solver's tolerance.
 
     A solver follows the rounding errors of a field, and leaves weights unchanged whose field is below rounding.
     Over a long time the weights then move away from the flow. The Hessian shows in which directions the flow
@@ -214,8 +214,8 @@ def drift_in(
 
 
 def _damped(rates: np.ndarray, absolute: np.ndarray, length: float, speeds: np.ndarray) -> np.ndarray:
-    """(n,) how far an error of the field can move each weight in a time, with the growth or decay along
-    eigenvectors.
+    """(n,) how far an error of the field can move each weight in a given time. Along each eigenvector of the
+    field's Jacobian the displacement grows or decays.
 
     **Arguments:**
 
@@ -230,8 +230,9 @@ def _damped(rates: np.ndarray, absolute: np.ndarray, length: float, speeds: np.n
 def _missed(
     rates: np.ndarray, basis: np.ndarray, length: float, slopes: Balls, moved: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    """(n,) a bound on how far weights at rest end from the flow after a step, by the linearized field at either
-    end.
+    """(n,) how far a solver's step ends from where the linearized field leads, for weights at rest.
+
+    The result is the larger distance for the field at the two ends of the step.
 
     **Arguments:**
 
@@ -249,7 +250,7 @@ def _missed(
 
 
 def _felt_for(rates: np.ndarray, length: float) -> Float[np.ndarray, " n"]:
-    """(e^{r t} - 1)/r for each eigenvalue r: how far a unit of the field along its eigenvector leads in a time
+    """(e^{r t} - 1)/r for each eigenvalue r: how far a unit of the field along the eigenvector leads in a time
     t.
     """
     rates = np.where(np.abs(rates) > _FLAT * np.max(np.abs(rates)), rates, 0.0)
@@ -267,8 +268,12 @@ def _eigenvectors(system: AbstractSystem, model: PyTree) -> tuple[Array, Array]:
 
 
 def _per_coordinate(system: AbstractSystem, of_arrays: PyTree, weights: PyTree, count: int) -> Float[np.ndarray, "T n"]:
-    """For each coordinate of a flow, the number that belongs to its array of weights. In coordinates other than the
-    weights, the largest of these numbers.
+    """(T, n) for each coordinate of a flow, the number given for the array that contains it.
+
+    If the coordinates are not the weights themselves, the largest number of all arrays is taken for each.
+
+    **Arguments:** system: the flow; of_arrays: for each array, (T,) its numbers; weights: with time on the first
+    axis; count: n.
     """
     leaves = jax.tree.leaves(of_arrays)
     if not isinstance(system, LossSystem):
@@ -278,8 +283,10 @@ def _per_coordinate(system: AbstractSystem, of_arrays: PyTree, weights: PyTree, 
 
 
 def _per_array(system: AbstractSystem, drift: Float[np.ndarray, "T n"], weights: PyTree) -> PyTree:
-    """For each array of weights, (T,) the largest drift of its weights. In coordinates other than the weights, a
-    bound on the drift of all weights together.
+    """For each array of weights, (T,) the largest drift of its weights.
+
+    If the coordinates of the flow are not the weights themselves, it is a bound on the drift of all weights
+    together.
 
     **Arguments:** system: the flow; drift: (T, n) in its coordinates; weights: with time on the first axis.
     """

@@ -1,5 +1,5 @@
-"""Events between two output times of a run: a claim's range that is entered and left, a narrow dip of a margin, a
-wall or a pit of the loss.
+"""Events between two output times of a run: a range in which a claim promises something is entered and left, a
+margin has a narrow dip, or the loss has a wall or a pit.
 
 Balls contain all weights from one time to the next. A time interval in which they do not exclude an event is halved
 repeatedly, and its middle is evaluated. Events narrower than the shortest intervals are not found.
@@ -108,10 +108,9 @@ def _hidden_events(claim: Claim, case: Case, ours: Comparison) -> More:
 
 
 def _fails_anyway(claim: Claim, case: Case, ours: Comparison, enough: float) -> bool:
-    """Whether slack + allowance < enough at an output time, so that the statement fails without events between
-    them.
+    """Whether slack + allowance < enough at an output time, so that no failure between the times has to be found.
 
-    Balls have to confirm the failure if they can be computed.
+    Balls have to confirm this if they can be computed.
     """
     count = case.run.t.size
     gap = np.where(ours.promised, ours.slack + ours.allowance, np.inf)[:count].reshape(count, -1)
@@ -179,8 +178,8 @@ def _left(case: Case, times: More) -> Int[np.ndarray, " more"]:
 def _off_course(case: Case, steeper: float) -> More:
     """Times within steps at which the loss or its gradient is far from what the ends of the step suggest.
 
-    There the loss differs from its interpolation by more than 2% of its change over the step, or |grad L|^2 is by
-    the factor ``steeper`` larger or smaller than at both ends.
+    There the loss differs from its interpolation by more than 2% of its change over the step, or |grad L|^2 is more
+    than ``steeper`` times its larger value at the ends, or less than 1/``steeper`` of its smaller value there.
     """
     if _stays(case):
         return np.zeros(0)
@@ -219,7 +218,7 @@ def _found_between(case: Case, look: Callable[[np.ndarray, Times, Times], Found]
 
     - case: the solve.
     - look: (the row before each interval, the intervals' left ends, their right ends) -> `Found`.
-    - thorough: whether to halve up to 28 times while few intervals are left, otherwise 10 times.
+    - thorough: whether to halve intervals 12 times, and up to 28 times while few are left, instead of 10 times.
     """
     t, last = np.asarray(case.run.t), min(case.at_rest, case.run.t.size - 1)
     if not last:

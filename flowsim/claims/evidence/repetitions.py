@@ -243,9 +243,7 @@ class AbstractRepetitions:
         return merged(parts)
 
     def _from(self, loss: AbstractPopulationLoss, run: Trajectory, row: int, times: np.ndarray) -> Trajectory:
-        """The flow from the model in one row of a solve, at times counted from this row, with the same
-        tolerances.
-        """
+        """The flow from one row of a solve, at times counted from this row, with the tolerances of the solve."""
         begin, rtol, atol = run.row(row), run.settings.rtol, run.settings.atol or None
         return gradient_flow(loss, begin, times=times, rtol=rtol, atol=atol, solver=self._solver, points_per_decade=0)
 
@@ -253,7 +251,7 @@ class AbstractRepetitions:
         """The error of the trajectory by its tolerance: {rtol: distance}. Empty if the trajectory or the reference
         failed.
 
-        The distance is the largest between the weights of the trajectory and of the reference, relative to the
+        The distance is the largest one between weights of the trajectory and of the reference, relative to the
         largest norm.
         """
         if not (self.trajectory.status.finished and self.reference.status.finished):

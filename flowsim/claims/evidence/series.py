@@ -1,6 +1,4 @@
-"""Operations on trajectories: repeat the last row, insert rows, replace numbers, and measure the distance of two
-solves.
-"""
+"""Operations on trajectories: repeat the last row, insert rows, replace numbers, compare two solves."""
 
 import dataclasses
 import math
@@ -26,7 +24,7 @@ _MANY, _ROUNDED = 10_000, 8  # from this many weights on, the number of times is
 def padded(run: Trajectory, times: int = 0) -> Trajectory:
     """A trajectory with its last row repeated, so that few different shapes are compiled.
 
-    The new number of rows is a power of two, or a multiple of eight from 10,000 weights on.
+    The new number of rows is a power of two or, for 10,000 weights or more, a multiple of eight.
 
     **Arguments:**
 
@@ -94,9 +92,7 @@ def is_large(run: Trajectory) -> bool:
 
 
 def taken(run: Trajectory, rows: np.ndarray) -> Trajectory:
-    """A padded trajectory reduced to some of its rows. The last of these is repeated, so that the length is
-    unchanged.
-    """
+    """A padded trajectory reduced to some of its rows, the last of which is repeated to keep the length."""
     places = np.append(rows, np.full(run.t.size - rows.size, rows[-1]))
     pick = lambda leaf: jax.device_put(np.asarray(leaf)[places]) if eqx.is_array(leaf) else leaf
     t, value, excess, grad_norm_sq, dissipated = map(pick, rows_of(run))
@@ -192,9 +188,7 @@ def shifted(part: Trajectory, t: np.ndarray, dissipated: float) -> Trajectory:
 
 
 def merged(parts: Sequence[Trajectory]) -> Trajectory:
-    """The first trajectory with the rows of the other trajectories, except their first rows, inserted in the order
-    of time.
-    """
+    """The first trajectory with all rows but the first of each other trajectory inserted, in the order of time."""
     first, *others = parts
     order = np.argsort(np.concatenate([first.t, *[np.asarray(part.t)[1:] for part in others]]), kind="stable")
     join = lambda leaf, *more: jax.device_put(np.concatenate([leaf, *[np.asarray(x)[1:] for x in more]])[order])
