@@ -73,9 +73,7 @@ def agrees(name: str, value: Scalar | float, bound: Scalar | float, size: Scalar
 
 
 def unmet(name: str) -> Hypothesis:
-    """A condition that a loss or a model does not meet because of its class. Its sides are placeholders, 0 and
-    1.
-    """
+    """A condition that a loss or a model does not meet because of its class. Its sides are placeholders."""
     return Hypothesis(name, 0.0, "=", 1.0, False)
 
 

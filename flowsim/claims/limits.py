@@ -69,8 +69,7 @@ class End(NamedTuple):
     def place(self, model: PyTree) -> PyTree:
         """Map a model near the end of the flow to the corresponding model near the limit.
 
-        Let e and f be the weights of the fields ``model`` and ``further``. Weights w are mapped to f + near (w -
-        e).
+        Let e and f be the weights of ``model`` and ``further``. Weights w are mapped to f + near (w - e).
         """
         if self.further is self.model:
             return model

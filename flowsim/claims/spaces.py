@@ -36,7 +36,7 @@ class AbstractRange(abc.ABC):
 
     @property
     def geometric(self) -> bool:
-        """Whether numbers are drawn or spaced geometrically: 0 < 10 low <= high."""
+        """Whether values are drawn and spaced on a logarithmic scale, which is so if 0 < 10 low <= high."""
         return self.low > 0 and self.high >= _FEW * self.low
 
     @abc.abstractmethod

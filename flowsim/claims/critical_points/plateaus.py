@@ -53,7 +53,7 @@ class Plateau:
 
     @property
     def index(self) -> int | None:
-        """The number of negative eigenvalues of the Hessian."""
+        """The number of negative eigenvalues of the Hessian at the slowest point; None if it was not computed."""
         return None if self.inertia is None else self.inertia.negative
 
 

@@ -50,8 +50,8 @@ class Bracket(NamedTuple):
 
 
 def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case], float]:
-    """The three solves with further times, and a bound on how much lower a margin may be between their times than
-    at them.
+    """The three solves with further times, and a bound on how much lower a margin may be between times than at
+    them.
 
     The further times are those at which the claim evaluates the flow, and those at which a margin may be least.
     """

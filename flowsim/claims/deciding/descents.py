@@ -1,4 +1,6 @@
-"""Judge statements about gradient descent. True iterates are enclosed in balls; rounding is the only error."""
+"""Judge statements about gradient descent. Ball arithmetic encloses the true iterates, and rounding is the only
+error.
+"""
 
 import contextlib
 import dataclasses

@@ -172,10 +172,7 @@ class Family:
         return form
 
     def _refuse_another(self, claim: Claim, form: Trend, place: int) -> None:
-        """Raise an error if a claim states another limit or power at a member than at the first one.
-
-        **Raises:** `ValueError`.
-        """
+        """Raise `ValueError` if a claim states another limit or power at a member than at the first one."""
         other, own = self._form(claim, place), lambda one: f"{float(one.expected):.8g} within {float(one.within):.8g}"
         if not isinstance(other, Trend) or other.kind != form.kind:
             checks.refuse(claim.id, "the same statement at all members", f"it is another one at {self.label(place)}")

@@ -105,7 +105,9 @@ class _Look:
         self._rows: np.ndarray | None = None  # the last rows that were enclosed
 
     def is_noisy(self, found: Sides) -> bool:
-        """Whether the solver's error leaves a row undecided that rounding alone would not, of the rows in balls."""
+        """Whether the solver's error leaves a row undecided that would be decided without it. Only rows computed in
+        balls count.
+        """
         clear = dataclasses.replace(found, error=found.error - self._errors.solver)
         return self._rows is not None and bool(np.any(_open(found) & ~_open(clear)))
 

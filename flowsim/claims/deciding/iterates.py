@@ -1,6 +1,4 @@
-"""The evidence for statements about gradient descent: its true iterates in balls, and descents with perturbed
-weights.
-"""
+"""The evidence for statements about gradient descent: true iterates in ball arithmetic, and perturbed descents."""
 
 import dataclasses
 import functools
@@ -90,17 +88,21 @@ class DescentEvidence:
 
     @functools.cached_property
     def moved(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """The losses and descents for two opposite perturbations of the numbers of loss and start by rounding."""
+        """Two pairs of a loss and a descent. The numbers of the loss and the start are perturbed by rounding, in
+        opposite directions.
+        """
         return [self.again(amount) for amount in (ROUNDING, -ROUNDING)]
 
     @functools.cached_property
     def shaken(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """The losses and descents of `moved`, but with the weights also perturbed by rounding after every step."""
+        """Two pairs of a loss and a descent, perturbed as in `moved`. The weights are also perturbed after every
+        step.
+        """
         return [self.again(amount, amount) for amount in (ROUNDING, -ROUNDING)]
 
     @functools.cached_property
     def replicates(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """The loss and the descent for each independent sample set."""
+        """A loss and a descent for each independent sample set."""
         run = self.trajectory
         sizes, counts = np.asarray(run.step_size), np.arange(run.t.size)
         parts = [(loss, descended(loss, run.start, sizes, run.settings, counts)) for loss in self.loss.replicates()]
@@ -120,7 +122,7 @@ class DescentEvidence:
 
     @functools.cached_property
     def enclosed(self) -> Enclosed | None:
-        """The true iterates in balls; None if they cannot be enclosed.
+        """The true iterates in ball arithmetic; None if they cannot be enclosed.
 
         The balls contain the iterates for all problems whose numbers differ from the given ones by rounding.
         """

@@ -1,4 +1,4 @@
-"""The verdict on a claim, from a trajectory, its more accurate repetitions, and balls that contain both sides."""
+"""The verdict on a claim, from a trajectory, more accurate repetitions, and bounds from ball arithmetic."""
 
 import dataclasses
 import functools

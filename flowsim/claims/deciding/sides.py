@@ -70,7 +70,7 @@ def solver_error(rough: Points, fine: Points, scale: Points, counts: Mask, rtol:
 
 @dataclasses.dataclass(frozen=True)
 class Sides:
-    """A comparison with the error of its slack, from which it follows where the statement holds or fails.
+    """A comparison and the error of its slack, which decide where the statement holds and where it fails.
 
     **Fields:**
 

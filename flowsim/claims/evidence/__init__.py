@@ -1,5 +1,5 @@
-"""The evidence for a verdict: repeated solves of a flow, and both sides of every claim on each solve, also in
-balls.
+"""The evidence for a verdict: repeated solves of a flow, and both sides of every claim on each, also in ball
+arithmetic.
 """
 
 from flowsim.claims.evidence.case import Case as Case

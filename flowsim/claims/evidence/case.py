@@ -247,7 +247,7 @@ class Case:
 
     @functools.cached_property
     def enclosed(self) -> Enclosed:
-        """The solve in balls, which contain the errors of rounding and those that the solver's tolerance allows."""
+        """The solve in ball arithmetic, with the errors of rounding and those that the tolerance allows."""
         if self._unsettled is not None:
             return dataclasses.replace(self._unsettled.enclosed, remaining=self.remaining, tail=self.tail)
         count = self.run.t.size

@@ -40,7 +40,7 @@ CHEAP, COSTLY = 3e4, 2e6  # limits on the number of operations
 
 
 class OpenError(Exception):
-    """The sides of a claim cannot be computed in balls; the message says why. ``jumps`` is as in `Bounds`."""
+    """Raised if a claim's sides cannot be computed in balls; the message says why. ``jumps`` is as in `Bounds`."""
 
     def __init__(self, message: str, jumps: tuple[str, ...] = ()):
         super().__init__(message)
@@ -72,7 +72,7 @@ class Roundings(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Enclosed:
-    """One solve in balls.
+    """One solve of a flow or a descent in ball arithmetic, in which a number is a ball: a middle and a radius.
 
     Methods take the rows of the run to compute and a limit on the number of operations. They raise `OpenError` if a
     number cannot be computed in balls or is too costly.
@@ -115,7 +115,7 @@ class Enclosed:
         return self._compared(claim, balls(np.asarray(self.run.t)[rows]), rows, np.zeros(rows.size), most_operations)
 
     def settled(self, claim: Claim, rows: np.ndarray, radius: float, most_operations: float) -> Bounds:
-        """The comparison in some rows. In the last one the weights are anywhere within ``radius`` of the end."""
+        """The comparison in some rows, with weights anywhere within ``radius`` of the end in the last row."""
         further = np.where(np.arange(rows.size) == rows.size - 1, radius, -1.0)
         # Where the flow was continued, its limit is nearer to that point than to the end.
         near = 1.0 if self.tail is None else (self.tail.way_to_go + radius - self.remaining) / radius
@@ -385,8 +385,8 @@ def _seen(system: AbstractSystem, all_of_it: bool, model: PyTree) -> tuple[Array
 
 
 def _fallen(series: Balls, least: float, later: Bool[np.ndarray, " rows"]) -> Balls:
-    """A decreasing series whose later rows are bounded by the last row before them and by ``least``, its least
-    value (NaN if unknown).
+    """Bound the later rows of a decreasing series: they lie between ``least``, its least value (NaN if unknown),
+    and the last row before them.
     """
     if math.isnan(least) or not later.any():
         return series

@@ -26,7 +26,7 @@ _OUTPUTS = 48  # output times of the continuation
 
 
 class Evidence(AbstractRepetitions):
-    """A flow with its repetitions, and a `Case` of each solve, on which claims are compared.
+    """A flow with its repetitions. Claims are compared on a `Case` of each of these solves.
 
     The arguments are those of `AbstractRepetitions`.
     """

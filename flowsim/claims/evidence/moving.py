@@ -250,9 +250,7 @@ def _missed(
 
 
 def _felt_for(rates: np.ndarray, length: float) -> Float[np.ndarray, " n"]:
-    """(e^{r t} - 1)/r for each eigenvalue r: how far a unit of the field along the eigenvector leads in a time
-    t.
-    """
+    """(e^{r t} - 1)/r for each eigenvalue r: how far a unit of the field along the eigenvector leads in time t."""
     rates = np.where(np.abs(rates) > _FLAT * np.max(np.abs(rates)), rates, 0.0)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         return np.minimum(np.where(rates == 0, length, np.expm1(rates * length) / rates), _LOST)

@@ -38,7 +38,7 @@ _OFF = 0.02  # of the change of the loss over a step: a larger deviation within 
 
 
 class Found(NamedTuple):
-    """What balls show of several time intervals.
+    """What ball arithmetic shows about several time intervals.
 
     **Fields:**
 

@@ -390,6 +390,6 @@ _is_rounding = eqx.filter_jit(is_rounding)
 
 
 def _stands_still(run: Trajectory, row: int) -> bool:
-    """Whether a flow moves by rounding alone from a row to the next row."""
+    """Whether a flow moves by rounding errors only between a row and the next row."""
     weights = map(np.asarray, jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array)))
     return all(np.allclose(leaf[row + 1], leaf[row], rtol=_STILL, atol=0.0) for leaf in weights)

@@ -120,7 +120,7 @@ def shortened(run: Trajectory, count: int) -> Trajectory:
 def padded_with(
     run: Trajectory, models: PyTree, loss: Array, excess: Array, grad_norm_sq: Array, dissipated: Array
 ) -> Trajectory:
-    """A padded trajectory whose weights, (T, ..) each, and series, (T,) each, are replaced by the given ones."""
+    """A copy of a padded trajectory with the given weights, (T, ..) each, and the given series, (T,) each."""
     other = uncertified(run.t, models, loss, excess, grad_norm_sq, dissipated, run.descent, run.step_size)
     return dataclasses.replace(other, way_to_go=run.way_to_go, tail=run.tail)
 
