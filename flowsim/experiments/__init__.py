@@ -1,1 +1,1 @@
-"""Experiments on many problems: audits, sweeps and searches."""
+"""Experiments: runs of one problem, audits, sweeps, searches, ablations and certificates."""

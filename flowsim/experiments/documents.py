@@ -21,7 +21,16 @@ def verdicts_document(
     limits: Mapping[str, object],
     verdicts: Iterable[Verdict],
 ) -> Document:
-    """verdicts.json of one problem; a status of None says that nothing was integrated."""
+    """The contents of verdicts.json for one problem.
+
+    **Arguments:**
+
+    - problem: the problem.
+    - status: how the integration ended; None if nothing was integrated.
+    - certificates: the certificates of the flow's accuracy, or None.
+    - constants, limits: the constants and limits of the papers for this problem, by name.
+    - verdicts: the verdicts.
+    """
     return plain(
         {
             "problem": problem,
@@ -36,7 +45,9 @@ def verdicts_document(
 
 
 def audit_document(entries: Iterable[Entry]) -> Document:
-    """verdicts.json of an audit: an entry for every claim, form and problem, each with its own problem."""
+    """The contents of verdicts.json for an audit: one entry for each claim, form and problem. Each entry contains
+    its problem.
+    """
     claims = [
         {
             "problem": entry.problem,

@@ -1,5 +1,6 @@
-"""Where independent tasks are computed: in this process, in other processes of this machine, or by a scheduler with
-``submit(function, *arguments).result()``.
+"""Compute independent tasks in this process, in other processes of this machine, or on the workers of a scheduler.
+
+A scheduler is any object with ``submit(function, *arguments).result()``.
 """
 
 import concurrent.futures
@@ -21,8 +22,8 @@ _TRIES = 3
 
 @runtime_checkable
 class Executor(Protocol):
-    """Anything that computes tasks: an executor of ``concurrent.futures``, of dask (``Client.get_executor()``) or of
-    submitit.
+    """The interface of objects that compute tasks: executors of ``concurrent.futures``, of dask
+    (``Client.get_executor()``) or of submitit.
     """
 
     def submit(self, fn: Callable, /, *args: object) -> Any:
@@ -30,7 +31,13 @@ class Executor(Protocol):
 
 
 class Processes:
-    """Processes of this machine, each with its own JAX. A process that dies is replaced."""
+    """An executor that computes tasks in processes of this machine, each with its own JAX.
+
+    If a process dies, the next call of `submit` starts new processes. As a context manager it ends all processes on
+    exit, even those that are still computing.
+
+    **Arguments:** count: the number of processes.
+    """
 
     def __init__(self, count: int):
         # JAX uses threads, which do not survive a fork.
@@ -39,7 +46,7 @@ class Processes:
         self._pool = self._fresh()
 
     def submit(self, fn: Callable, /, *args: object) -> concurrent.futures.Future:
-        """Start fn(*args) in one of the processes."""
+        """Start fn(*args) in one of the processes, and return its future."""
         try:
             return self._pool.submit(fn, *args)
         except concurrent.futures.BrokenExecutor:
@@ -61,7 +68,10 @@ class Processes:
 
 
 def _begin(ending: connection.Connection) -> None:
-    """Prepare JAX in a new process, and let the process end together with its parent."""
+    """Prepare JAX in a new process, and let the process end together with its parent.
+
+    **Arguments:** ending: a connection whose other end the parent holds open.
+    """
     threading.Thread(target=_end_with, args=(ending,), daemon=True).start()
     setup()
 
@@ -74,12 +84,15 @@ def _end_with(ending: connection.Connection) -> None:
 
 @contextlib.contextmanager
 def executor_of(jobs: int, scheduler: str | None) -> Iterator[Executor | None]:
-    """The executor for the command line: None for this process, several processes, or the workers of a dask scheduler.
+    """A context with the executor for the command line.
 
-    **Arguments:** jobs: the number of processes; scheduler: the address of a dask scheduler.
+    **Arguments:** jobs: the number of processes; scheduler: the address of a dask scheduler, or None.
 
-    **Raises:** `ProblemError` for fewer than one process, for a scheduler that does not answer, or if dask is not
-    installed.
+    **Returns:** None for one job, which means this process; `Processes` for several; or the executor of the
+    scheduler.
+
+    **Raises:** `ProblemError` for fewer than one process, for several processes together with a scheduler, for a
+    scheduler that does not answer, or if dask is not installed.
     """
     if jobs < 1:
         refuse("--jobs", "a whole number of at least 1", f"it is {jobs}")
@@ -104,13 +117,14 @@ def executor_of(jobs: int, scheduler: str | None) -> Iterator[Executor | None]:
 
 
 class Call:
-    """function(*arguments) on an executor. If its process dies, the call is repeated up to two times.
+    """A call function(*arguments) on an executor. If the process that computes it dies, `retried` repeats it, at
+    most twice.
 
     **Arguments:**
 
-    - executor: where it is computed.
+    - executor: where the function is computed.
     - function: a function of a module, so that other processes can import it.
-    - arguments: its arguments.
+    - arguments: the arguments of the function.
     """
 
     def __init__(self, executor: Executor, function: Callable, arguments: tuple[object, ...]):
@@ -118,11 +132,16 @@ class Call:
         self.future = self._begin()
 
     def result(self) -> Any:
-        """The result of the function, or its exception; `BrokenExecutor` if its process died each time."""
+        """Wait for the call, and return the result of the function.
+
+        **Raises:** the exception of the function, or `BrokenExecutor` if the process that computed it died.
+        """
         return self.future.result()
 
     def has_ended(self) -> bool:
-        """Whether the result is available. Always False for an executor whose results can only be waited for."""
+        """Whether the function has returned or raised. Always False if the executor's futures are not those of
+        ``concurrent.futures``.
+        """
         return isinstance(self.future, concurrent.futures.Future) and self.future.done()
 
     def cancel(self) -> None:
@@ -130,7 +149,9 @@ class Call:
         getattr(self.future, "cancel", lambda: None)()
 
     def retried(self) -> bool:
-        """Whether its process died and the call was repeated."""
+        """Repeat the call if its process died, unless it was already started three times. Returns whether the call
+        was repeated.
+        """
         dead = self.has_ended() and isinstance(self.future.exception(), concurrent.futures.BrokenExecutor)
         if not dead or self._tries == _TRIES:
             return False
@@ -143,10 +164,12 @@ class Call:
 
 
 def first_finished(calls: Sequence[Call], timeout: float | None = None) -> list[Call]:
-    """The finished calls, as soon as there is one or the timeout is over. For an executor whose results can only be
-    waited for, the first call.
+    """Wait until some calls have finished or the time is over, and return the finished calls.
 
-    **Arguments:** calls; timeout: in seconds.
+    A call whose process died is started again and is not returned. If the executor's futures are not those of
+    ``concurrent.futures``, the first call is returned without waiting.
+
+    **Arguments:** calls: the calls; timeout: in seconds, None for no limit.
     """
     if not all(isinstance(call.future, concurrent.futures.Future) for call in calls):
         return list(calls[:1])
@@ -156,15 +179,16 @@ def first_finished(calls: Sequence[Call], timeout: float | None = None) -> list[
 
 
 def gathered(executor: Executor, function: Callable, calls: Sequence[tuple[object, ...]]) -> Iterator[tuple[int, Any]]:
-    """The numbers of calls with their results, in the order in which they finish.
+    """Compute a function for several tuples of arguments, and yield the number of each call with its result as it
+    finishes.
 
     **Arguments:**
 
-    - executor: where they are computed.
+    - executor: where the calls are computed.
     - function: the function.
-    - calls: the arguments of each call.
+    - calls: the arguments of each call. Calls are numbered from 0 in this order.
 
-    **Raises:** as `Call`.
+    **Raises:** as `Call.result`.
     """
     pending = {Call(executor, function, arguments): number for number, arguments in enumerate(calls)}
     while pending:
@@ -173,8 +197,12 @@ def gathered(executor: Executor, function: Callable, calls: Sequence[tuple[objec
 
 
 def _on_a_worker(expected: Mapping[str, str], function: Callable[..., Result], call: tuple[object, ...]) -> Result:
-    """The result of the function in a process with the same packages, since results of different versions may
-    differ.
+    """Compute a function in a process that must have the same versions of packages as the process that submitted
+    the call. Results of different versions may differ.
+
+    **Arguments:** expected: the versions by package; function: the function; call: its arguments.
+
+    **Raises:** `ProblemError` if a version differs.
     """
     setup()
     ours = software()

@@ -1,4 +1,4 @@
-"""Margins of a claim at many points, for searches and sweeps. They are estimates and not verdicts.
+"""Estimated margins of a claim at many points, for searches and sweeps. They are not verdicts.
 
 The functions are pure JAX if the claim is, so that one compiled program serves all points of a shape.
 """
@@ -21,17 +21,18 @@ FLOW_ERROR, ROUNDING_ERROR = 1e-5, 1e-11  # assumed relative errors of the sides
 
 
 class Room(NamedTuple):
-    """The least margin of a comparison.
+    """The least margin of a comparison, at one of its rows.
 
     **Fields:**
 
-    - margin: the signed slack over the size of the bound, where it is least. Infinite if nothing is promised, NaN if it
-      could not be computed.
-    - factor: the factor by which the bound can be multiplied so that the statement still holds.
-    - clear: whether the statement fails by more than the errors.
-    - row: the number of the point.
-    - value, bound: the two sides there.
-    - identity: whether the statement is an equality there.
+    - margin: the least ratio of the signed slack to the size of the bound. Infinite if the statement promises
+      nothing, NaN if it could not be computed.
+    - factor: the factor by which a lower bound can be multiplied, or an upper bound divided, so that the statement
+      still holds at all rows. Infinite if no row has two positive sides.
+    - clear: whether the statement fails by more than the errors at some row.
+    - row: the index of the time or point with the least margin.
+    - value, bound: the two sides at this row.
+    - identity: whether the statement is an equality at this row.
     """
 
     margin: Scalar
@@ -44,7 +45,14 @@ class Room(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The least margin of a claim, the two sides of each hypothesis, and whether each is met."""
+    """The least margin of a claim and the state of its hypotheses.
+
+    **Fields:**
+
+    - room: the least margin.
+    - values, bounds: the two sides of each hypothesis.
+    - met: whether each hypothesis is met.
+    """
 
     room: Room
     values: list[Scalar]
@@ -53,12 +61,17 @@ class Seen(NamedTuple):
 
 
 def error_of(claim: Claim) -> float:
-    """The assumed relative error of a claim's sides."""
+    """The relative error that is assumed for both sides of a claim: `FLOW_ERROR` along a flow, otherwise
+    `ROUNDING_ERROR`.
+    """
     return FLOW_ERROR if claim.along_flow else ROUNDING_ERROR
 
 
 def room(comparison: Comparison, error: float) -> Room:
-    """The least margin of a comparison whose sides have a relative error."""
+    """The least margin of a comparison.
+
+    **Arguments:** comparison: the comparison; error: the relative error that is assumed for its sides.
+    """
     comparison = jax.tree.map(jnp.atleast_1d, comparison)
     promised, margins = comparison.promised, jnp.where(comparison.promised, comparison.margin, jnp.inf)
     known = jnp.all(jnp.isfinite(comparison.slack) | ~promised)
@@ -93,7 +106,9 @@ def seen(claim: Claim, loss: AbstractPopulationLoss, start: PyTree, run: Traject
 
 
 def traced_start(loss: AbstractPopulationLoss, start: PyTree) -> Trajectory:
-    """The trajectory of the start alone, inside a transformation of JAX."""
+    """The trajectory that consists of the start alone, computed so that JAX can trace it. Every array has one row,
+    t = 0.
+    """
     excess = loss.excess(start)
     gradient = eqx.filter(loss.gradient(start), eqx.is_inexact_array)
     squares = sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)), jnp.zeros(()))

@@ -14,10 +14,15 @@ _MOST = 6  # matrices
 
 
 def learned(models: PyTree) -> dict[str, tuple[np.ndarray, str]]:
-    """For each matrix, by its name, the values at each time and the kind of values. For one layer of linear attention
-    they are the eigenvalues of u_{-1} U11, if it is symmetric; for other models the singular values of each matrix.
+    """The eigenvalues or singular values of a model's matrices at each time.
 
-    **Arguments:** models: with time on the first axis of every weight.
+    For one layer of linear attention, the matrix is u_{-1} U11. Its eigenvalues are returned if it is symmetric at
+    all times, otherwise its singular values. For other models, the singular values of each of `matrices_of` are
+    returned.
+
+    **Arguments:** models: the models of a trajectory, with time on the first axis of every weight.
+
+    **Returns:** for the name of each matrix, an array (times, values) and "eigenvalues" or "singular values".
     """
     if isinstance(models, LinearAttention):
         V = np.asarray(models.u_minus1)[:, None, None] * np.asarray(models.U11)
@@ -29,9 +34,13 @@ def learned(models: PyTree) -> dict[str, tuple[np.ndarray, str]]:
 
 
 def matrices_of(named: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-    """The matrices of a model by name, each (times, rows, columns), with those of several layers or heads one by one.
+    """The matrices of a model by name, each an array (times, rows, columns). A matrix for each of several layers or
+    heads becomes one entry for each layer or head.
 
-    If there are more than a picture has room for, only the first ones.
+    At most six matrices are returned, the first ones. Left out are matrices with a single entry, with more than 64
+    rows or columns, or with entries that are not finite.
+
+    **Arguments:** named: the weights of the model by name, with time on the first axis.
     """
     found: dict[str, np.ndarray] = {}
     for name, leaf in named.items():

@@ -1,4 +1,4 @@
-"""A run: integrate the flow of a problem, judge the claims about it, and keep the results in one folder."""
+"""A run: integrate the flow of a problem, judge the claims about it, and save the results in one folder."""
 
 import contextlib
 import dataclasses
@@ -45,9 +45,16 @@ TRAJECTORY, FIGURES, CERTIFICATES = "trajectory.npz", "figures", "certificates"
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A problem, its flow, the evidence, and the verdicts.
+    """The result of a run.
 
-    band: the `confidence_band` of a sampled loss; claims: the claims that were judged, in the order of the verdicts.
+    **Fields:**
+
+    - problem: the problem.
+    - trajectory: its flow.
+    - evidence: the repetitions of the flow that the verdicts are based on.
+    - verdicts: the verdicts.
+    - band: the `confidence_band` of a sampled loss; empty otherwise.
+    - claims: the claims that were judged, in the order of the verdicts.
     """
 
     problem: Problem
@@ -58,7 +65,7 @@ class Run:
     claims: Sequence[Claim]
 
     def document(self) -> Document:
-        """verdicts.json."""
+        """The contents of verdicts.json."""
         constants = constants_of(self.problem)
         for verdict in self.verdicts:
             constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
@@ -77,11 +84,11 @@ def run(
     certify: bool | float = False,
     progress: bool = False,
 ) -> Run:
-    """Integrate a problem, judge the claims about its flow, and keep the results in a folder.
+    """Integrate a problem, judge the claims about its flow, and save the results in a folder.
 
-    problem.toml, trajectory.npz and verdicts.json are each written whole or not at all, and in the order in which they
-    are found. A flow that could not be finished is kept and judged as far as it can be; its status says why it ended.
-    Certificates go to the folder certificates. They change no verdict.
+    The files problem.toml, trajectory.npz and verdicts.json are written in this order, each whole or not at all. A
+    flow that could not be finished is saved and judged as far as possible; its status says why it ended.
+    Certificates are written to the subfolder ``certificates``. They change no verdict.
 
     **Arguments:**
 
@@ -89,11 +96,12 @@ def run(
     - out: the folder, which must not hold another run.
     - claims: a pattern of the ids of the claims to judge, default the claims about the flow.
     - resume: whether to continue the run that the folder holds.
-    - certify: whether to prove or refute the judged claims, or the time limit in seconds for each claim, by default 60.
-    - progress: whether to show bars, and the flow before the verdicts.
+    - certify: True to try to prove or refute each judged claim within 60 seconds, or another time limit in seconds.
+    - progress: whether to show progress bars, and to print the trajectory before the claims are judged.
 
-    **Raises:** `ProblemError` if the folder holds another run, another process is at work in it, or no id matches;
-    `ContradictionError` if a certificate shows the opposite of a verdict, before verdicts.json is written.
+    **Raises:** `ProblemError` if the folder holds another run, if another process is at work in it, if no id
+    matches, or if the problem does not permit certificates; `ContradictionError` if a certificate shows the
+    opposite of a verdict, in which case verdicts.json is not written.
     """
     seconds = _seconds(certify, problem)
     problem, out = problem.prepared(), pathlib.Path(out)
@@ -133,9 +141,14 @@ def run(
 
 
 def claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
-    """The claims about a problem's model, of papers and of the file of the problem.
+    """The claims of papers and of the problem's file that are about the problem's model.
 
-    With a pattern, those whose ids match it. Without one, those of papers about the flow, and all of the file.
+    Claims along a flow are included only if the problem is a flow, and claims about gradient descent only if it is
+    a descent. With a pattern, the claims whose ids match it are returned. Without one, all claims of the file are
+    returned, and those of papers that are about the whole flow or descent and not only about the start.
+
+    **Raises:** `ProblemError` if no id matches the pattern; `ValueError` if a claim of the file has sides of
+    different shapes.
     """
     own = problem.spec.own(Claim)
     every = (*papers.ALL_CLAIMS, *own)
@@ -151,9 +164,9 @@ def claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
 
 
 def _seconds(certify: bool | float, problem: Problem) -> float | None:
-    """The time for each certificate; None without certificates.
+    """The time limit in seconds for each certificate, or None if no certificates are wanted.
 
-    **Raises:** `ProblemError` for a sampled loss, for gradient descent, or a time that is not positive.
+    **Raises:** `ProblemError` for a sampled loss, for gradient descent, or for a time that is not positive.
     """
     if certify is False:
         return None
@@ -168,8 +181,11 @@ def _seconds(certify: bool | float, problem: Problem) -> float | None:
 
 
 def _enter(out: pathlib.Path, problem: Problem, resume: bool) -> dict[str, np.ndarray] | None:
-    """Begin a run in its folder, or come back to it, and write the problem in its resolved form; the arrays of the
-    trajectory that is there.
+    """Create the folder of a run or open it again, and write problem.toml.
+
+    **Returns:** the arrays of the trajectory that the folder holds, or None.
+
+    **Raises:** `ProblemError` if the folder holds a run and ``resume`` is False, or if its problem is another one.
     """
     file, spec = out / "problem.toml", problem.spec
     with folder_of(out):
@@ -189,7 +205,11 @@ def _enter(out: pathlib.Path, problem: Problem, resume: bool) -> dict[str, np.nd
 
 @contextlib.contextmanager
 def _taken_back(file: pathlib.Path) -> Iterator[None]:
-    """Put the problem of a folder that turns out to hold the chunks of another back to what it was."""
+    """A context that restores problem.toml if the folder turns out to hold results of another problem.
+
+    On a `ProblemError` or a `ForeignFileError` the file gets its former contents. If it did not exist, it is
+    removed.
+    """
     before = None
     with contextlib.suppress(OSError):
         before = bytes_of(file)
@@ -205,7 +225,9 @@ def _taken_back(file: pathlib.Path) -> Iterator[None]:
 
 
 def _written(file: pathlib.Path, spec: AbstractSpec) -> Tables:
-    """The problem of a folder; that of the run where it cannot be read, since each result knows its own problem."""
+    """The problem in problem.toml, as nested tables. If the file is damaged, the problem of this run is returned
+    instead. Every other file in the folder identifies its own problem, so that nothing foreign is used.
+    """
     try:
         return toml.parse(bytes_of(file).decode())
     except ValueError as error:
@@ -214,9 +236,13 @@ def _written(file: pathlib.Path, spec: AbstractSpec) -> Tables:
 
 
 def _kept(file: pathlib.Path, problem: Problem, known: bool) -> dict[str, np.ndarray] | None:
-    """The arrays of the trajectory of this problem, or None if there is none.
+    """The arrays of the trajectory in a file. None if there is no file, or if it is damaged in the folder of this
+    problem.
 
-    **Arguments:** known: whether the folder belongs to a run of this problem.
+    **Arguments:** file: the file; problem: the problem; known: whether the folder belongs to a run of this problem.
+
+    **Raises:** `ForeignFileError` if the file is of another problem; `ProblemError` if it is damaged and ``known``
+    is False.
     """
     if not file.exists():
         return None
@@ -238,7 +264,16 @@ def _integrated(
     checkpoint: pathlib.Path,
     progress: bool,
 ) -> Trajectory:
-    """The trajectory of a run: the one that is kept if it is finished, else integrated and saved."""
+    """The trajectory of a run: the saved one if it is finished; otherwise it is integrated and saved.
+
+    **Arguments:**
+
+    - problem: the problem.
+    - kept: the arrays of the saved trajectory, or None.
+    - file: where the trajectory is saved.
+    - checkpoint: a folder for unfinished integrations.
+    - progress: whether to show a progress bar.
+    """
     if kept is not None and (found := Trajectory.of_arrays(kept, file, problem.start)).status.finished:
         return found
     trajectory = problem.run(checkpoint=checkpoint / "flow", progress=progress)
@@ -248,5 +283,5 @@ def _integrated(
 
 
 def _mesh(loss: AbstractPopulationLoss) -> Mesh | None:
-    """The devices that share the samples of a loss."""
+    """The devices that share the samples of a loss; None for a loss without samples."""
     return loss.mesh if isinstance(loss, MonteCarloLoss) else None

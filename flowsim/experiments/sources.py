@@ -26,7 +26,7 @@ _EXCLUDED = ("papers", "cli", "report", "experiments/search", "experiments/sweep
 
 @functools.cache
 def core_digest() -> str:
-    """The digest of all modules of the package that a verdict can depend on, except those of papers."""
+    """The digest of all modules of the package on which a verdict can depend, except those of papers."""
     places = [path.relative_to(_PACKAGE) for path in sorted(_PACKAGE.rglob("*.py"))]
     inside = [place for place in places if not place.as_posix().startswith(tuple(f"{name}/" for name in _EXCLUDED))]
     return _digest({_PACKAGE / place: (_PACKAGE / place).read_bytes() for place in inside})
@@ -35,9 +35,9 @@ def core_digest() -> str:
 def claim_digest(claim: Claim) -> str:
     """The digest of all sources that state a claim.
 
-    For a claim of a paper this is the whole paper, since hypotheses and sides may come from any of its modules. For a
-    user's claim it is the files of its functions and all that they import and read, as they were when they were
-    executed, and the values that the functions use.
+    For a claim of a paper, these are all modules of the paper, since hypotheses and sides may come from any of
+    them, and the claim's statement and note. For a user's claim, they are the files of its functions and all files
+    that these import and read, as they were when they were executed, and the values that the functions use.
     """
     if _is_of_a_paper(claim):
         said = f"{claim.statement}\0{claim.note}"  # docstrings, which the digest of a paper leaves out
@@ -53,10 +53,11 @@ def claim_digest(claim: Claim) -> str:
 
 
 def statement_digest(claim: Claim) -> str:
-    """As `claim_digest`, but for a paper's claim only over the modules that declare it and all that these import from
-    papers.
+    """The digest of the modules that state a claim. It covers fewer modules than `claim_digest`.
 
-    A result about one section then stays valid when another section changes.
+    For a claim of a paper, these are the modules that declare the claim and all that they import from
+    ``flowsim.papers``, and the statement. Hence a result about one section of a paper stays valid when another
+    section changes. For a user's claim, this is `claim_digest`.
     """
     if not _is_of_a_paper(claim):
         return claim_digest(claim)
@@ -73,7 +74,7 @@ def _is_of_a_paper(claim: Claim) -> bool:
 
 
 def _text_of(function: Callable) -> str:
-    """The source of a function without a file, and of all values that it uses."""
+    """The source of a function that is not in a file, followed by all values that it uses."""
     source = ""
     with contextlib.suppress(OSError, TypeError):
         source = inspect.getsource(function)
@@ -81,7 +82,9 @@ def _text_of(function: Callable) -> str:
 
 
 def _module_of(function: object) -> types.ModuleType | None:
-    """The module of a user's file that defines a function, or the class of an object."""
+    """The module of a user's file that defines a function, or that defines the class of a callable object. None if
+    the module has no file or belongs to flowsim.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
@@ -92,7 +95,7 @@ def _module_of(function: object) -> types.ModuleType | None:
 
 
 def paper_digest(paper: str) -> str:
-    """The digest of a paper's package and of all that it imports from papers."""
+    """The digest of a paper's package and of all modules that it imports from ``flowsim.papers``."""
     return _reached_digest((_PACKAGE / "papers" / paper / "__init__.py",))
 
 
@@ -102,7 +105,9 @@ def _reached_digest(files: tuple[pathlib.Path, ...]) -> str:
 
 
 def _reached(files: Iterable[pathlib.Path]) -> Texts:
-    """Modules, and all that they import from papers."""
+    """The texts of some modules and of all modules that they import from ``flowsim.papers``, directly or
+    indirectly, by path.
+    """
     found = {file: file.read_bytes() for file in files}
     left = [*found]
     while left:
@@ -129,7 +134,7 @@ def _imported(text: bytes) -> Iterator[pathlib.Path]:
 
 
 def _path_of(name: str) -> pathlib.Path | None:
-    """The file of a module of a paper."""
+    """The path of a module in ``flowsim.papers``, or None for any other name."""
     if not name.startswith(f"{_PAPERS}."):
         return None
     place = (_PACKAGE / "papers").joinpath(*name.removeprefix(f"{_PAPERS}.").split("."))
@@ -145,11 +150,11 @@ def _digest(texts: Texts) -> str:
 
 
 def _code(text: bytes) -> str:
-    """A module without comments, docstrings, other strings that are statements, and empty lines."""
+    """The source of a module without comments, docstrings, other strings that are statements, and empty lines."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(text).readline)
     lines = io.TextIOWrapper(io.BytesIO(text), encoding).readlines()
     tokens = list(tokenize.generate_tokens(iter(lines).__next__))
-    # Empty lines outside of strings are such tokens, too.
+    # Empty lines outside of strings are NL tokens.
     left_out = [token for token in tokens if token.type in (tokenize.COMMENT, tokenize.NL)]
     code = [token for token in tokens if token.type not in (tokenize.COMMENT, tokenize.NL)]
     begins = (True, *(token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT) for token in code))

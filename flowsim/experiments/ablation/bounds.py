@@ -1,8 +1,9 @@
-"""Bounds of a claim's spaces that are widened: problems beyond one end of one axis, at which the statement may fail.
+"""Widen the bounds of a claim's spaces: try problems beyond one end of one axis, where the statement may fail.
 
 Bounds of seeds, of lists and of ranks, which are at most the dimension, are not tested. Numbers are drawn up to ten
-times beyond a bound, or up to the length of the axis beyond it if the axis has zero or negative numbers. Sizes of
-arrays, which decide the cost of a problem, are drawn up to a quarter beyond, and at least one beyond.
+times an upper bound, or down to a tenth of a lower one. If the axis has negative numbers, or for a lower bound
+zero, numbers are instead drawn up to the length of the axis beyond the bound. Sizes of arrays, which decide the
+cost of a problem, are drawn up to a quarter beyond, and at least one beyond.
 """
 
 import functools
@@ -34,12 +35,12 @@ class Bound(NamedTuple):
 
     **Fields:**
 
-    - axis: its name.
+    - axis: the name of the axis.
     - upper: whether it is the upper end.
-    - at: the end.
+    - at: the value at this end.
     - reach: the farthest value beyond it at which problems are drawn.
     - sizes: whether the axis changes the shapes of arrays.
-    - places: the numbers of the claim's spaces with this end.
+    - places: the numbers of the claim's spaces that have this end.
     """
 
     axis: str
@@ -50,16 +51,17 @@ class Bound(NamedTuple):
     places: tuple[int, ...]
 
     def is_beyond(self, value: Any) -> bool:
-        """Whether a value, or an entry of it, is beyond the bound."""
+        """Whether a value, or any entry of a list, is beyond the bound."""
         if isinstance(value, Sequence):
             return any(map(self.is_beyond, value))
         return value > self.at if self.upper else value < self.at
 
     def factor(self, value: Any) -> float:
-        """How far a value, or its farthest entry, is beyond the bound; 1 if it is not.
+        """How far a value, or the farthest entry of a list, is beyond the bound; 1 if it is not beyond.
 
-        If ``at`` and ``reach`` are positive, this is the ratio of the value and ``at``, the larger over the smaller.
-        Otherwise it is 1 plus the distance beyond ``at``, as a fraction of the distance between ``at`` and ``reach``.
+        If ``at`` and ``reach`` are positive, this is the ratio of the value and ``at``, the larger over the
+        smaller. Otherwise it is 1 plus the distance beyond ``at``, as a fraction of the distance between ``at`` and
+        ``reach``.
         """
         if isinstance(value, Sequence):
             return max(map(self.factor, value))
@@ -70,7 +72,9 @@ class Bound(NamedTuple):
         return 1 + abs(value - self.at) / abs(self.reach - self.at)
 
     def moved(self, value: Any, part: float) -> Any:
-        """A value whose distance beyond the bound is reduced to a fraction ``part`` of what it was."""
+        """The value, with its distance beyond the bound multiplied by ``part``. A value that is not beyond stays
+        unchanged.
+        """
         if isinstance(value, Sequence):
             return [self.moved(one, part) for one in value]
         if not self.is_beyond(value):
@@ -80,7 +84,7 @@ class Bound(NamedTuple):
 
 
 def bounds_of(spaces: Sequence[Space]) -> list[Bound]:
-    """The bounds of spaces that are tested, those of sizes last."""
+    """The bounds of spaces to test. Those of axes that change the shapes of arrays come last."""
     found: dict[tuple[str, bool, int | float, int | float, bool], list[int]] = {}
     for place, space in enumerate(spaces):
         for name, axis in space.axes.items():
@@ -110,16 +114,16 @@ def _lower(span: Whole | Real, sizes: bool) -> int | float:
 
 
 class Outlook:
-    """Problems beyond a bound, batch by batch.
+    """A search for failures of a claim beyond one bound, batch by batch.
 
     **Arguments:**
 
     - claim: the claim.
-    - screen: the margins of the claim, also where hypotheses are not met.
-    - first: the number of the claim's first space in it.
+    - screen: computes the margins of the claim, also where hypotheses are not met.
+    - first: the number that the claim's first space has in the screen.
     - bound: the bound.
     - seed: the seed of the draws.
-    - most: a number of problems after which no further batch is drawn.
+    - most: the number of problems after which no further batch is drawn.
     """
 
     def __init__(self, claim: Claim, screen: Screen, first: int, bound: Bound, seed: int, most: int | float):
@@ -134,15 +138,15 @@ class Outlook:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the statement seems to fail, enough problems were tried, or several batches had no problem that meets
-        the hypotheses.
+        """Whether the search is over: the statement seems to fail, enough problems were tried, or several batches
+        had no problem that meets the hypotheses.
         """
         met = [margin for _, margin in self._looked if not margin.unmet]
         fails = any(margin.clear for margin in met)
         return fails or self._tried >= self._most or (not met and self._batches >= _EMPTY)
 
     def look(self, clock: Clock) -> None:
-        """Try one more batch."""
+        """Draw one more batch of problems beyond the bound, and compute their margins."""
         place = self._places[self._batches % len(self._places)]
         batch, space = self._batches // len(self._places), self._spaces[place]
         self._batches += 1
@@ -162,7 +166,9 @@ class Outlook:
             self._why = f"there is no such problem ({refused[0]})"
 
     def row(self, clock: Clock) -> Widened:
-        """The results beyond the bound, with the failure nearest to the bound that the time allows to find."""
+        """The row of results for this bound, with the confirmed failure nearest to the bound that is found
+        in time.
+        """
         bound = self._bound
         beyond = functools.partial(Widened, bound.axis, bound.upper, bound.at, bound.reach)
         met = [(point, margin) for point, margin in self._looked if not margin.unmet]
@@ -186,7 +192,10 @@ class Outlook:
 
 
 def _exists(space: Space, point: Point, refused: list[str]) -> bool:
-    """Whether a problem can be built; the reason is added if not. A traced program would not ask."""
+    """Whether the problem at a point can be built. If not, the reason is added to ``refused``.
+
+    This is tested here since a compiled program does not check the values of a problem.
+    """
     try:
         built(space, point.values)
     except (ValueError, ArithmeticError, MemoryError) as error:
@@ -196,7 +205,7 @@ def _exists(space: Space, point: Point, refused: list[str]) -> bool:
 
 
 def _missing(looked: Sequence[tuple[Point, Margin]]) -> str:
-    """The hypotheses that no problem beyond the bound meets."""
+    """A text with the hypotheses that exclude all problems beyond the bound."""
     excluded = Counter(name for _, margin in looked for name in margin.unmet)
     always = [name for name, count in excluded.items() if count == len(looked)]
     if always:
@@ -205,7 +214,11 @@ def _missing(looked: Sequence[tuple[Point, Margin]]) -> str:
 
 
 def _over(space: Space, bound: Bound) -> Space:
-    """The space with its axis from the bound on; sizes are beyond it, and a vector may have entries on both sides."""
+    """The space with the axis of the bound replaced by the values from the bound to its ``reach``.
+
+    The values of an axis of sizes start one beyond the bound. The entries of a vector keep their range inside the
+    bound, too, so that a vector may have entries on both sides.
+    """
     axis: Axis = space.axes[bound.axis]
     span = axis.of if isinstance(axis, Each) else axis
     assert isinstance(span, Whole | Real), "a list has no bounds"
@@ -221,8 +234,11 @@ def _over(space: Space, bound: Bound) -> Space:
 def _candidates(
     screen: Screen, bound: Bound, fails: Sequence[Point], clock: Clock
 ) -> Iterator[tuple[Point, int | float | list[float] | None]]:
-    """Problems at which the statement seems to fail, the nearest to the bound first, each with the nearest value of the
-    axis at which it does not, or None: those on the ways back to the bound, then those that were drawn.
+    """Problems at which the statement seems to fail, in the order in which they are judged.
+
+    First come problems found by bisection between each given failure and the bound, the nearest to the bound first.
+    Then come the given failures. Each problem is paired with the nearest value of the axis at which the statement
+    does not fail, or None if it is not known. There is no bisection for axes of sizes.
     """
     ways = [] if bound.sizes else [_way_back(screen, bound, point, clock) for point in fails]
     yield from sorted(ways, key=lambda way: bound.factor(way[0].values[bound.axis]))
@@ -232,8 +248,10 @@ def _candidates(
 def _way_back(
     screen: Screen, bound: Bound, point: Point, clock: Clock
 ) -> tuple[Point, int | float | list[float] | None]:
-    """The nearest problem to the bound at which the statement seems to fail, with the same values of the other axes,
-    and the value of the axis before it, by bisection.
+    """Move a failure towards the bound by bisection, with all other axes fixed.
+
+    **Returns:** the nearest problem to the bound at which the statement seems to fail, and the nearest value of the
+    axis at which it does not; None for this value if it is not known, or if the statement also fails at the bound.
     """
 
     def at(part: float) -> Point:

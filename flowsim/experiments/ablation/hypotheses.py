@@ -1,4 +1,4 @@
-"""Hypotheses of a claim that are dropped: problems that meet all the others, at which the statement may fail."""
+"""Drop hypotheses of a claim: find problems that meet all other hypotheses and violate the statement."""
 
 import dataclasses
 import itertools
@@ -31,15 +31,18 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!="}
 
 
 def looked(screen: Screen, turns: Sequence[Sequence[int]], seed: int, clock: Clock, most: int | float) -> list[Looked]:
-    """Problems with the margin of the statement, where it is known, and the hypotheses that are not met.
+    """Draw problems, and compute their margins and the hypotheses that they do not meet.
 
     **Arguments:**
 
-    - screen: the margins of the claim, also where hypotheses are not met.
-    - turns: sets of numbers of its spaces, from which batches are drawn in turn.
+    - screen: computes the margins of the claim, also where hypotheses are not met.
+    - turns: groups of space numbers. Batches are drawn from each group in turn, and within a group from each space
+      in turn.
     - seed: the seed of the draws.
-    - clock: the time.
-    - most: a number of problems after which no further batch is drawn.
+    - clock: the budget.
+    - most: the number of problems after which no further batch is drawn.
+
+    **Returns:** the problems whose margin could be computed, with their margins.
     """
     seen: list[Looked] = []
     tried = 0
@@ -57,8 +60,13 @@ def looked(screen: Screen, turns: Sequence[Sequence[int]], seed: int, clock: Clo
 
 
 def together(names: Sequence[str], seen: Seen, needed: Names) -> list[Names]:
-    """The sets of hypotheses to drop together: each pair of those that were not found needed; then, for a hypothesis
-    that is never unmet alone or in a pair, the smallest set together with which it is most often unmet.
+    """The sets of hypotheses to drop together.
+
+    These are all pairs of hypotheses that were not found needed. A hypothesis may be unmet only together with at
+    least two others. Then the smallest set of unmet hypotheses that contains it is added, the most frequent one of
+    several, unless it contains a needed hypothesis.
+
+    **Arguments:** names: all hypotheses; seen: problems with their margins; needed: the hypotheses found needed.
     """
     rest = [name for name in names if name not in needed]
     pairs = [frozenset(pair) for pair in itertools.combinations(rest, 2)]
@@ -68,13 +76,22 @@ def together(names: Sequence[str], seen: Seen, needed: Names) -> list[Names]:
         groups = [group for group in counts if name in group]
         if groups and min(map(len, groups)) > 2:
             larger.add(min(groups, key=lambda group: (len(group), -counts[group], sorted(group))))
-    # A set with a needed hypothesis fails for its sake.
+    # A set with a needed hypothesis fails because of that hypothesis.
     return [*pairs, *sorted((group for group in larger if not group & needed), key=sorted)]
 
 
 def dropped(claim: Claim, spaces: Sequence[Space], group: Names, seen: Seen, clock: Clock) -> Dropped:
-    """The result of the problems at which exactly these hypotheses are not met, as far as the time allows, with the
-    point of its counterexample.
+    """Judge the problems that miss exactly the hypotheses of a group, as far as the time allows.
+
+    **Arguments:**
+
+    - claim: the claim.
+    - spaces: the spaces of the problems.
+    - group: the names of the hypotheses.
+    - seen: problems with their margins.
+    - clock: the budget.
+
+    **Returns:** the row of the group, and the point of its counterexample, or None.
     """
     of_group = [(point, margin) for point, margin in seen if frozenset(margin.unmet) == group]
     fails = sorted((one for one in of_group if one[1].clear), key=lambda one: one[1].margin)
@@ -93,7 +110,9 @@ def dropped(claim: Claim, spaces: Sequence[Space], group: Names, seen: Seen, clo
 
 
 def simplified(claim: Claim, spaces: Sequence[Space], of: Dropped, clock: Clock) -> Ablated:
-    """The row with its counterexample as small as the time allows, and its change of the start in words."""
+    """The row with its counterexample simplified, as far as the time allows, and with the change of its start in
+    words.
+    """
     row, point = of
     if row.counterexample is None or point is None:
         return row
@@ -105,13 +124,13 @@ def simplified(claim: Claim, spaces: Sequence[Space], of: Dropped, clock: Clock)
 
 
 def _without(claim: Claim, spaces: Sequence[Space], group: Names, clock: Clock) -> Screen:
-    """The screen for the claim about problems that meet none of these hypotheses, but all others."""
+    """A screen for the claim about problems that meet none of the hypotheses in a group, but all others."""
     conditions = opposite(claim.hypotheses, group)
     return Screen(dataclasses.replace(claim, hypotheses=conditions), spaces, clock.longest)
 
 
 def opposite(conditions: Callable[..., list[Hypothesis]], group: Names) -> Callable[..., list[Hypothesis]]:
-    """The conditions, with each hypothesis of the group replaced by its negation."""
+    """A function that returns the conditions with each hypothesis of the group replaced by its negation."""
 
     def found(loss: AbstractPopulationLoss, start: PyTree) -> list[Hypothesis]:
         return [_not(one) if one.name in group else one for one in conditions(loss, start)]
@@ -120,7 +139,7 @@ def opposite(conditions: Callable[..., list[Hypothesis]], group: Names) -> Calla
 
 
 def _not(one: Hypothesis) -> Hypothesis:
-    """The opposite of a condition; unknown where the condition is."""
+    """The negation of a condition. If a side is NaN, neither the condition nor its negation is met."""
     known = ~(jnp.isnan(jnp.asarray(one.value)) | jnp.isnan(jnp.asarray(one.bound)))
     met = known & ~jnp.asarray(one.met)
     said = bool(met) if checks.is_concrete(met) else met

@@ -20,12 +20,12 @@ _LATE = "the time ended before any of them was judged: give it more"
 
 
 class AbstractRow(abc.ABC):
-    """The results for problems that miss a hypothesis, or are beyond a bound.
+    """The results for problems that miss a hypothesis, or that are beyond a bound.
 
     **Fields:**
 
-    - misses: for each problem the factor by which it misses the hypotheses or exceeds the bound, and whether the
-      statement fails there.
+    - misses: for each problem, the factor by which it misses the hypotheses or exceeds the bound, and whether the
+      statement seems to fail there.
     """
 
     misses: tuple[tuple[float, bool], ...]
@@ -33,16 +33,16 @@ class AbstractRow(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The conditions, or the bound, in words."""
+        """The hypotheses, or the bound, in words."""
 
     @property
     def problems(self) -> int:
-        """The number of problems. They meet all hypotheses but those of the row."""
+        """The number of problems. They meet all hypotheses except those of the row."""
         return len(self.misses)
 
     @property
     def fails(self) -> int:
-        """The number of these problems at which the statement seems to fail."""
+        """The number of problems of the row at which the statement seems to fail."""
         return sum(failed for _, failed in self.misses)
 
 
@@ -52,10 +52,12 @@ class Ablated(AbstractRow):
 
     **Fields:**
 
-    - names: the conditions.
-    - counterexample: a problem that meets none of them, but all others, at which the statement is violated.
-    - misses: for each problem the factor by which it misses them, and whether the statement fails there.
-    - least: the least margin of all of them.
+    - names: the hypotheses in words.
+    - counterexample: a problem that violates the statement and meets all hypotheses except these; None if none was
+      found.
+    - misses: for each problem, the factor by which it misses these hypotheses, and whether the statement seems to
+      fail.
+    - least: the least margin of these problems; NaN if there are none.
     - late: whether the time ended before any failure was judged.
     - small: whether the time sufficed to simplify the counterexample.
     """
@@ -69,7 +71,7 @@ class Ablated(AbstractRow):
 
     @property
     def name(self) -> str:
-        """The conditions in words."""
+        """The hypotheses in words."""
         return " and ".join(self.names)
 
     @property
@@ -81,8 +83,9 @@ class Ablated(AbstractRow):
 
     @property
     def verdict(self) -> str:
-        """The result: "needed" (for several hypotheses: one of them is), "not found needed", "not judged" if the time
-        ended before, or "never unmet alone" if no problem misses just these.
+        """The result: "needed" (for several hypotheses: one of them is), "not found needed", "not judged" if the
+        time ended before any failure was judged, or "never unmet alone" if no problem misses exactly these
+        hypotheses.
         """
         if self.counterexample is not None:
             return "needed"
@@ -121,15 +124,16 @@ class Widened(AbstractRow):
 
     - axis: the name of the axis.
     - upper: whether the end is the upper one.
-    - bound: the end.
-    - reach: the farthest value that was allowed.
-    - counterexample: a problem beyond it that meets all hypotheses, at which the statement is violated. Its values of
-      the other axes are in the space.
-    - stands: the value of the axis nearest to the counterexample at which no failure was found, with the same values of
-      the other axes; None if it was not searched, or if the statement also fails at the bound.
+    - bound: the value at this end.
+    - reach: the farthest value beyond the bound that was allowed.
+    - counterexample: a problem beyond the bound that meets all hypotheses and violates the statement. Its values of
+      the other axes are in the space. None if none was found.
+    - stands: the value of the axis nearest to the counterexample at which no failure was found, with the same
+      values of the other axes; None if it was not searched, or if the statement also fails at the bound.
     - inside: whether the counterexample is at the bound itself, hence in the space.
-    - misses: for each problem how far beyond the bound it is, as a factor, and whether the statement fails there.
-    - least: the least margin of all of them.
+    - misses: for each problem, how far beyond the bound it is, as a factor, and whether the statement seems to fail
+      there.
+    - least: the least margin of these problems; NaN if there are none.
     - late: whether the time ended before any failure was judged.
     - why: the reason why no problem beyond the bound could be tried; empty if some were tried.
     """
@@ -153,8 +157,8 @@ class Widened(AbstractRow):
 
     @property
     def verdict(self) -> str:
-        """The result: "fails beyond it", "fails at it", "stands beyond it" if no failure was found, "not judged" if the
-        time ended before, or "not tried".
+        """The result: "fails beyond it", "fails at it", "stands beyond it" if no failure was found, "not judged" if
+        the time ended before any failure was judged, or "not tried".
         """
         if self.counterexample is not None:
             return "fails at it" if self.inside else "fails beyond it"
@@ -194,14 +198,14 @@ def _document(found: Counterexample | None) -> Document | None:
 
 @dataclasses.dataclass(frozen=True)
 class Ablation:
-    """Which hypotheses and bounds of its spaces a claim needs.
+    """The result of an ablation: which of its hypotheses, and which bounds of its spaces, a claim needs.
 
     **Fields:**
 
     - claim: the claim.
     - hypotheses: a row for each hypothesis.
-    - together: a row for each pair of hypotheses neither of which was found needed, then one for each larger set with a
-      hypothesis that is never unmet alone or in a pair.
+    - together: a row for each pair of hypotheses neither of which was found needed, then one for each larger set
+      with a hypothesis that is never unmet alone or in a pair.
     - bounds: a row for each bound of the claim's spaces.
     - problems: the number of problems tried.
     - seconds: the time spent.
@@ -216,7 +220,9 @@ class Ablation:
 
     @property
     def lines(self) -> list[str]:
-        """The table, a line for each row. All rows without a problem share a line."""
+        """The table, with a line for each row. Two kinds of rows share a line: sets of several hypotheses that no
+        problem misses, and bounds that were not tried for the same reason.
+        """
         return [line for _, lines in self._sections() for line in lines]
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""The search for what a claim needs: its hypotheses, one and several at a time, and the bounds of its spaces.
+"""Search for what a claim needs: its hypotheses, one or several at a time, and the bounds of its spaces.
 
-The spaces of the claim are searched, and those of its paper's other claims about the same models. Starts are also
-changed: one array of weights is multiplied, negated, made less symmetric or displaced. For pairs of hypotheses, starts
-are changed twice.
+Problems come from the spaces of the claim, and from those of its paper's other claims about the same models. In
+addition, starts are changed: one array of weights, or all of them, is multiplied or negated, or one array is made
+less symmetric or displaced. For pairs of hypotheses, starts are changed twice.
 """
 
 import math
@@ -37,21 +37,24 @@ def ablate(
     out: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> Ablation:
-    """Search for the hypotheses and the bounds of its spaces that a claim needs. For each hypothesis, a problem is
-    searched that violates the statement and meets all other hypotheses; likewise for each pair of hypotheses neither of
-    which was found needed. For each bound, a problem beyond it is searched that violates the statement.
+    """Search for the hypotheses that a claim needs, and for the bounds of its spaces that it needs.
+
+    For each hypothesis, a problem is searched that violates the statement and meets all other hypotheses; likewise
+    for each pair of hypotheses neither of which was found needed. For each bound, a problem beyond it is searched
+    that violates the statement.
 
     **Arguments:**
 
     - claim: the claim.
     - budget: seconds, shared by all of these. At most one more unit of work is done (see `Clock`).
-    - problems: a number of problems instead: two thirds of them for single hypotheses, a sixth for pairs if
-      there are any, the rest for bounds, in whole batches. The result then depends on the seed and not on the clock.
+    - problems: a number of problems instead: two thirds of them for single hypotheses, a sixth for pairs if there
+      are any, the rest for bounds, in whole batches. The result then depends on the seed and not on the clock.
     - seed: the seed of the draws.
     - out: a folder for ablation.json.
     - progress: whether to show a progress bar.
 
-    **Raises:** `ValueError` if the claim has no spaces, or neither hypotheses nor spaces with bounds.
+    **Raises:** `ValueError` if the claim has no spaces, or neither hypotheses nor spaces with bounds, or if
+    ablation.json cannot be written to the folder.
     """
     if out is not None:
         refuse_taken("out", pathlib.Path(out) / FILE)
@@ -89,7 +92,7 @@ def ablate(
 
 
 def _beyond(outlooks: list[Outlook], clock: Clock) -> tuple[Widened, ...]:
-    """A row for each bound. They take turns, so that each is tried before one is tried twice."""
+    """Search beyond each bound, and return the row of each. Bounds take turns, one batch at a time."""
     looking = clock.until(clock.seconds + _OUTLOOK * (clock.budget - clock.seconds))
     while (left := [one for one in outlooks if not one.has_ended]) and not looking.is_up():
         for one in left:
@@ -99,7 +102,7 @@ def _beyond(outlooks: list[Outlook], clock: Clock) -> tuple[Widened, ...]:
 
 
 def _small(claim: Claim, screen: Screen, rows: list[Dropped], clock: Clock) -> tuple[Ablated, ...]:
-    """The rows with small counterexamples, which share the time."""
+    """The rows with their counterexamples simplified. The remaining time is divided among them."""
     found, left = [], sum(point is not None for _, point in rows)
     for row in rows:
         own = clock.until(clock.seconds + (clock.budget - clock.seconds) / max(left, 1))
@@ -109,7 +112,7 @@ def _small(claim: Claim, screen: Screen, rows: list[Dropped], clock: Clock) -> t
 
 
 def _siblings(claim: Claim) -> list[Space]:
-    """The other spaces of the claim's paper, of claims about the same models."""
+    """The spaces of the paper's claims about the same models, except the spaces of the claim itself."""
     paper, found = claim.id.partition(".")[0], []
     for other in papers.ALL_CLAIMS:
         if other.id.partition(".")[0] == paper and other.models == claim.models:

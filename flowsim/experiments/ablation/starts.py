@@ -1,5 +1,5 @@
-"""Starts of one small shape, in which one array of weights, or all of them, is multiplied, negated, made less symmetric
-or moved.
+"""Change the starts of small problems: multiply or negate one array of weights or all of them, or make one array
+less symmetric or displace it.
 """
 
 import dataclasses
@@ -27,9 +27,12 @@ _SIZE = 2  # dimensions, layers, heads of problems with a changed start
 
 
 def changed(space: Space, place: int, times: int) -> Space:
-    """A space of problems of one small shape with one array of the start changed, or all of them.
+    """A space of small problems, all of one shape, whose starts are changed.
 
-    **Arguments:** times: the number of successive changes.
+    Sizes of arrays are 2 if their axis allows it. Each change applies to one array of the start, or to all. The
+    axes ``change.K.kind``, ``change.K.amount`` and ``change.K.seed`` describe the K-th change, counted from 0.
+
+    **Arguments:** space: the space of the problems; place: its number; times: the number of successive changes.
     """
     example = Sampler(space, place, 0).draw(0, 1)[0].values
     axes = {
@@ -68,7 +71,9 @@ def _name(number: int, kind: str) -> str:
 
 
 def _changes(start: PyTree) -> dict[str, Callable[..., PyTree]]:
-    """The ways to change a start, each (weights, amount, key) -> weights, by a description."""
+    """The possible changes of a start, by their description. Each is a function (weights, amount, key) ->
+    weights.
+    """
     paths = jax.tree_util.tree_leaves_with_path(eqx.filter(start, eqx.is_inexact_array))
     leaves = [(place, jax.tree_util.keystr(path).lstrip("."), leaf) for place, (path, leaf) in enumerate(paths)]
     every = tuple(place for place, _, _ in leaves)
@@ -112,7 +117,9 @@ def _with_noise(weights: PyTree, amount: Scalar, key: Array, place: int, shape: 
 
 
 def described(found: Counterexample) -> Counterexample:
-    """The counterexample with its changes of the start in words."""
+    """The counterexample with the changes of its start in words, as the value "start", instead of the axes of the
+    changes.
+    """
     values, said = dict(found.values), []
     ways = [*_changes(found.evidence.trajectory.start)]
     for number in itertools.count():

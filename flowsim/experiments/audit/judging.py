@@ -1,4 +1,4 @@
-"""Verdicts of claims on their problems, as they are or with overrides."""
+"""Judge claims on their problems, which overrides may change."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,8 +28,16 @@ _judged = 0
 
 
 class Entry(NamedTuple):
-    """The verdict on a claim for one of its problems, which it names. Status and certificates are None if nothing was
-    integrated.
+    """The verdict on a claim for one of its problems.
+
+    **Fields:**
+
+    - claim: the claim.
+    - name: the name of the problem.
+    - problem: the problem.
+    - status, certificates: how the integration ended and the certificates of its accuracy. None if nothing was
+      integrated.
+    - verdict: the verdict.
     """
 
     claim: Claim
@@ -47,7 +55,11 @@ class _Case(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A problem, with the numbers and keys of the cases that are judged on it."""
+    """The cases to judge on one problem.
+
+    **Fields:** spec: the problem; keys: the key of each case (see `_keys`), by the place of the case in the list of
+    all cases.
+    """
 
     spec: AbstractSpec
     keys: dict[int, str]
@@ -63,20 +75,23 @@ def judge_all(
     shard: tuple[int, int] = (1, 1),
     own: str | None = None,
 ) -> list[Entry]:
-    """Verdicts of claims on their problems, in the order of the claims. Claims on the same problem share its flow.
+    """Judge claims on their problems. Claims on the same problem share its flow.
 
-    A verdict depends neither on the process that computes it nor on the selection of claims: all claims of a paper
-    along one flow are compared together, so they are also judged again together.
+    A verdict does not depend on the process that computes it. The chosen claims of a paper along one flow are
+    compared together. If the verdict of one of them is missing, all of them are judged again.
 
     **Arguments:**
 
     - chosen: the claims.
     - overrides: "field=value" for fields of every problem.
-    - skipped: a list for the names of problems to which the overrides do not apply. Without it they are refused.
+    - skipped: a list to which the reason is added if the overrides do not apply to a problem. Without it, such a
+      problem raises `ProblemError`.
     - kept: a folder of finished verdicts.
     - executor: where problems are judged, default this process.
-    - shard: (i, n) for the i-th of n parts of the problems.
-    - own: the file of claims that do not belong to a paper.
+    - shard: (i, n) to judge only the i-th of n parts of the problems.
+    - own: the file of the claims if they do not belong to a paper.
+
+    **Returns:** the entries in the order of the claims, without those of other shards that are not kept.
 
     **Raises:** `ProblemError` in one line.
     """
@@ -119,7 +134,7 @@ def _cases(chosen: Iterable[Claim], overrides: Sequence[str], skipped: list[str]
 
 
 def _groups(cases: Sequence[_Case]) -> Iterable[list[int]]:
-    """The numbers of the cases of each problem of a paper. They are judged together."""
+    """The places of the cases that are judged together: those of one paper on one problem."""
     groups: dict[tuple[AbstractSpec, str], list[int]] = {}
     for place, case in enumerate(cases):
         groups.setdefault((case.spec, case.claim.id.partition(".")[0]), []).append(place)
@@ -127,8 +142,9 @@ def _groups(cases: Sequence[_Case]) -> Iterable[list[int]]:
 
 
 def _keys(kept: Kept, cases: Sequence[_Case]) -> list[str]:
-    """What each case of one problem depends on. A claim along the flow depends on all claims that are compared with
-    it.
+    """The digests of all that the verdict of each case depends on, for cases on one problem.
+
+    A claim along the flow depends on all of these cases that are along the flow, since they are compared together.
     """
     flowing = [case.claim for case in cases if case.claim.along_flow]
     return [kept.key_of(case.claim, flowing if case.claim.along_flow else (), case.spec) for case in cases]
@@ -140,7 +156,9 @@ def _judge_calls(
     executor: Executor | None,
     own: str | None,
 ) -> Iterator[tuple[int, list[Document]]]:
-    """The results of each call, with its number."""
+    """Compute calls in this process or on an executor, and yield the number of each call with the results of its
+    cases.
+    """
     if executor is None:
         for number, (spec, keys) in enumerate(calls):
             yield number, judge_problem(spec, [cases[place].claim for place in keys])
@@ -153,7 +171,7 @@ def _judge_calls(
 
 
 def entry_of(claim: Claim, name: str, spec: AbstractSpec, kept: Kept) -> Entry:
-    """The verdict on a claim for one more problem, judged unless it is kept."""
+    """The entry of a claim on one problem. Its verdict is loaded if it is kept, and otherwise judged and kept."""
     key = kept.key_of(claim, (claim,) if claim.along_flow else (), spec)
     if (document := kept.load(claim, spec, key)) is None:
         (document,) = judge_problem(spec, [claim])
@@ -162,13 +180,13 @@ def entry_of(claim: Claim, name: str, spec: AbstractSpec, kept: Kept) -> Entry:
 
 
 def judge_by_name(problem: str, names: Sequence[tuple[str, str]], own: str | None) -> list[Document]:
-    """As `judge_problem`, with arguments that can be sent to another process.
+    """Judge claims like `judge_problem`, with arguments that can be sent to another process.
 
     **Arguments:**
 
-    - problem: the text of its file.
-    - names: ids and forms of the claims.
-    - own: the file of claims that do not belong to a paper.
+    - problem: the text of the problem file.
+    - names: the ids and forms of the claims.
+    - own: the file of the claims if they do not belong to a paper, or None.
     """
     known = papers.ALL_CLAIMS if own is None else own_objects(own, Claim)
     by_name = {(claim.id, claim.form): claim for claim in known}
@@ -176,7 +194,10 @@ def judge_by_name(problem: str, names: Sequence[tuple[str, str]], own: str | Non
 
 
 def judge_problem(spec: AbstractSpec, claims: Sequence[Claim]) -> list[Document]:
-    """The results for some claims on one problem, in the form of JSON."""
+    """Judge claims on one problem.
+
+    **Returns:** for each claim the status and the certificates of the flow, and the verdict, as a JSON document.
+    """
     problem = spec.build()
     own = [claim for claim in claims if claim not in papers.ALL_CLAIMS and claim.is_about(problem.start)]
     refuse_misshapen(own, problem.loss, problem.start)
@@ -206,15 +227,15 @@ def _entry(case: _Case, found: Document) -> Entry:
 
 
 def evidence_of(problem: Problem, flows: bool, claims: Sequence[Claim] = ()) -> Evidence | DescentEvidence:
-    """The evidence for claims on a problem: its flow or its descent, or its start alone.
+    """The evidence for claims on a problem: its flow, its descent, or its start alone.
 
     **Arguments:**
 
     - problem: the problem.
-    - flows: whether to integrate its flow, or to descend.
-    - claims: those that will be judged.
+    - flows: whether to integrate the flow or the descent. Otherwise the start alone is used.
+    - claims: the claims that will be judged.
 
-    **Raises:** `ProblemError` if the prompts that it asks for do not fit into memory.
+    **Raises:** `ProblemError` if the loss is sampled and the prompts of the task are too long to be drawn.
     """
     if isinstance(problem.loss, MonteCarloLoss) and not can_be_drawn(problem.task):
         longest = longest_drawn(problem.task)
@@ -227,7 +248,9 @@ def evidence_of(problem: Problem, flows: bool, claims: Sequence[Claim] = ()) -> 
 
 @contextlib.contextmanager
 def _skipping(skipped: list[str] | None) -> Iterator[None]:
-    """Record the reason why a problem is refused, if there is a list for it."""
+    """A context that adds the message of a `ProblemError` to ``skipped``. If ``skipped`` is None, the error is
+    raised.
+    """
     try:
         yield
     except ProblemError as error:

@@ -18,9 +18,9 @@ from flowsim.problem import AbstractSpec
 
 
 class Kept:
-    """A folder of finished verdicts.
+    """A folder of finished verdicts, one file for each claim and problem.
 
-    **Arguments:** folder: the folder, or None to keep nothing; fresh: ignore existing verdicts.
+    **Arguments:** folder: the folder, or None to keep nothing; fresh: whether to ignore existing verdicts.
     """
 
     def __init__(self, folder: pathlib.Path | None, *, fresh: bool = False):
@@ -30,8 +30,8 @@ class Kept:
     def key_of(self, claim: Claim, together: Iterable[Claim], spec: AbstractSpec) -> str:
         """A digest of everything that a verdict depends on; empty if nothing is kept.
 
-        This includes the problem with what a user's function makes, the claim with its modules, the claims that are
-        compared with it, flowsim, the versions of its dependencies, and the kind of device.
+        It covers the problem with the loss and start of a user's function, the claim with its modules, the claims
+        that are compared with it, flowsim, the versions of its dependencies, and the kind of device.
 
         **Arguments:**
 
@@ -46,7 +46,9 @@ class Kept:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def load(self, claim: Claim, spec: AbstractSpec, key: str) -> Document | None:
-        """The result with this key; None if there is none, or its file is damaged."""
+        """The result that was saved for a claim and problem with this key. None if there is none, or if its file is
+        damaged.
+        """
         if self.folder is None or self._fresh:
             return None
         path = self._path(self.folder, claim, spec)
@@ -59,7 +61,7 @@ class Kept:
         return document["found"] if document.get("key") == key else None
 
     def save(self, claim: Claim, spec: AbstractSpec, key: str, found: Document) -> None:
-        """Keep a result."""
+        """Write a result and its key to the file of a claim and problem."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -72,5 +74,5 @@ class Kept:
 
 
 def as_document(value: object) -> Document:
-    """A verdict, or another result, as a JSON document, except that non-finite numbers are kept."""
+    """Convert a verdict, or another result, to the types of JSON. Numbers that are not finite remain floats."""
     return json.loads(json.dumps(msgspec.to_builtins(value, enc_hook=float)))

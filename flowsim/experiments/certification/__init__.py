@@ -1,4 +1,6 @@
-"""Certificates of claims: which attempts are made and for how long, and the folder in which a run keeps them."""
+"""Certificates of claims: attempts to find one within a time limit, the folder in which a run keeps certificates,
+and the record of those of an audit.
+"""
 
 from flowsim.experiments.certification.attempts import certification as certification
 from flowsim.experiments.certification.attempts import certified as certified

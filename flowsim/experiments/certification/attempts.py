@@ -1,4 +1,6 @@
-"""Attempts to certify a verdict: first the verdict itself, then its opposite."""
+"""Attempts to certify a verdict. Certificates that confirm the verdict are tried first, then certificates of its
+opposite.
+"""
 
 import dataclasses
 import math
@@ -33,10 +35,14 @@ _OF_FLOWS = "certificates are of flows, and this is gradient descent"
 
 
 class _Attempt(NamedTuple):
-    """A certificate that is tried: of a proof until t1, or of a refutation at t1.
+    """A certificate to try: a proof up to the time t1, or a refutation at t1.
 
-    beyond: what the sides must differ by in addition, relative to their size.
-    share: of the seconds.
+    **Fields:**
+
+    - refutes: whether it is a refutation.
+    - t1: the time; infinite for a proof for all t.
+    - beyond: by how much the sides must differ beyond a mere failure, relative to their size.
+    - share: the fraction of the remaining seconds that the attempt may use.
     """
 
     refutes: bool
@@ -56,16 +62,16 @@ def certified(
 ) -> tuple[Verdict, Document | None]:
     """Try to confirm a verdict by a certificate.
 
-    For a claim that holds, a proof is tried for all t, then until the end of the flow, then until a tenth of that time.
-    For a claim that is violated, a refutation is tried at the points where it fails. If these attempts fail, the
-    opposite is tried; if it succeeds, `Verdict.contradicted` is true. For an unresolved claim without a flow both a
-    proof and a refutation are tried.
+    For a claim that holds, a proof is tried for all t, then until the end of the flow, then until a tenth of that
+    time. For a claim that is violated, a refutation is tried at the points where it fails. If these attempts fail,
+    the opposite is tried; if it succeeds, `Verdict.contradicted` is true. For an unresolved claim the proofs are
+    tried first, then a refutation.
 
     **Arguments:**
 
     - claim, verdict, evidence: the claim, its verdict, and the evidence for the verdict.
-    - followed: returns the flow in balls, as far as earlier claims needed it. An exception that it raises is recorded
-      as the reason why there is no certificate.
+    - followed: returns the enclosure of the flow in balls, which several claims share. An exception that it raises
+      is recorded as the reason why there is no certificate.
     - seconds: the time limit for all attempts together.
     - problem: the text of the problem, which the certificate contains.
 
@@ -106,12 +112,18 @@ def certified(
 
 
 def certification(claim: Claim, specs: Iterable[AbstractSpec], *, until: float | None = None) -> Document:
-    """A certificate of a claim on the first of its problems for which one is found.
+    """A certificate of a claim on the first problem for which one is found.
 
-    A claim that is violated is refuted where it fails, and one that holds is proved for all t up to a time, by default
-    the end of the flow.
+    A claim that is violated is refuted at a time where it fails. Any other claim is proved for all t up to a time.
 
-    **Raises:** `OpenError` with the reason on each problem, where no certificate is found.
+    **Arguments:**
+
+    - claim: the claim.
+    - specs: the problems to try, in order.
+    - until: the time up to which the claim is proved, default the end of the flow. A refutation is tried at this
+      time, too.
+
+    **Raises:** `OpenError` if no certificate is found, with the reason for each problem.
     """
     reasons = []
     for spec in specs:
@@ -141,7 +153,7 @@ def certification(claim: Claim, specs: Iterable[AbstractSpec], *, until: float |
 
 
 def _nothing_to_show(claim: Claim, verdict: Verdict, evidence: Evidence | DescentEvidence) -> str:
-    """Why no certificate is tried; empty if one is."""
+    """The reason why no certificate is tried for a verdict, or an empty text."""
     if verdict.verdict in (Judgement.NOT_APPLICABLE, Judgement.VACUOUS):
         return f"it is {verdict.verdict.replace('-', ' ')} here"
     if isinstance(evidence.loss, MonteCarloLoss):
@@ -154,7 +166,7 @@ def _nothing_to_show(claim: Claim, verdict: Verdict, evidence: Evidence | Descen
 
 
 def _attempts(claim: Claim, verdict: Verdict, evidence: Evidence) -> Iterator[_Attempt]:
-    """The certificates that are tried, one after the other."""
+    """The certificates to try for a verdict, in order."""
     end = float(evidence.trajectory.t[-1]) or 1.0  # of a flow at rest
     fails = end if not claim.along_flow or not isinstance(verdict.where, float) else verdict.where
     if verdict.verdict is Judgement.VIOLATED:
@@ -176,7 +188,11 @@ def _attempts(claim: Claim, verdict: Verdict, evidence: Evidence) -> Iterator[_A
 
 
 def _first_failure(claim: Claim, evidence: Evidence) -> float:
-    """The first time at which a claim clearly fails, since a flow is enclosed up to there; or infinity."""
+    """The first output time at which a claim clearly fails: its negative margin is at least a thousandth of the
+    worst one. Infinity if no margin is negative.
+
+    An early time is best for a refutation, since the flow has to be enclosed up to it.
+    """
     case = evidence.cases[0]
     ours, t = case.panel.compared(claim, evidence.stated, case.padded), np.asarray(evidence.trajectory.t)
     if len(ours.slack) < t.size:
@@ -188,7 +204,9 @@ def _first_failure(claim: Claim, evidence: Evidence) -> float:
 
 
 def _as_promised(claim: Claim) -> Claim:
-    """The same claim with equal sides where it promises nothing, so that it does not fail there."""
+    """A claim that agrees with the given one where that promises something. Elsewhere its sides are equal, so that
+    it does not fail there.
+    """
 
     def compare(loss: AbstractPopulationLoss, flow: Trajectory) -> Comparison:
         ours = claim.compare(loss, flow)
@@ -199,7 +217,7 @@ def _as_promised(claim: Claim) -> Claim:
 
 
 def _weakened(claim: Claim, beyond: float) -> Claim:
-    """The claim that the sides of a claim do not fail it by more than a part of their size."""
+    """A weaker claim: its sides may violate the given claim by the fraction ``beyond`` of their size."""
 
     def compare(loss: AbstractPopulationLoss, flow: Trajectory) -> Comparison:
         ours = claim.compare(loss, flow)
@@ -210,7 +228,7 @@ def _weakened(claim: Claim, beyond: float) -> Claim:
 
 
 def _has_rounded_numbers(certificate: Document) -> bool:
-    """Whether numbers of the two sides have so many digits that float64 rounded them."""
+    """Whether a number in the sides of a certificate has so many digits that float64 must have rounded it."""
     named = ("number", "near")
     texts = (text for name, _, given in certificate["sides"]["operations"] if name in named for text in given)
     return any(map(is_rounded, texts))

@@ -16,10 +16,11 @@ class TimeUpError(Exception):
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """A context that ends after some seconds with `TimeUpError`.
+    """A context that ends with `TimeUpError` when its time is up.
 
-    A call of JAX is not interrupted, since this could leave JAX in a broken state. If the time is up during a call, the
-    context ends soon after the call returns. There is no limit on systems without timers, and outside the main thread.
+    A call of JAX is not interrupted, since this could leave JAX in a broken state. If the time is up during a call,
+    the context ends soon after the call returns. There is no limit on systems without timers, and outside the main
+    thread.
 
     **Arguments:** seconds: the limit; if it is not positive, the time is up at once.
     """
@@ -41,7 +42,7 @@ def within(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
         yield
     except Exception as error:
-        # What is interrupted may raise another exception in its place.
+        # Interrupted code may raise another exception instead of `TimeUpError`.
         if interrupted:
             raise TimeUpError from error
         raise
@@ -52,7 +53,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def _in_the_middle(frame: types.FrameType | None) -> bool:
-    """Whether one of the packages is at work in a frame or in those that called it."""
+    """Whether JAX or jaxlib is at work in a frame or in one of its callers."""
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] in _WHOLE:
             return True

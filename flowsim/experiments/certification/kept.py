@@ -23,12 +23,14 @@ FIELDS = ("certified", "proved_until", "uncertified")
 
 
 def certificate_name(claim: Claim | Verdict) -> str:
-    """The name of the file of a claim's certificate."""
+    """The name of the file with a claim's certificate."""
     return f"{claim.id}{'' if claim.form == 'printed' else f'-{claim.form}'}.json"
 
 
 class ContradictionError(ArithmeticError):
-    """A certificate shows the opposite of what was measured. The message names the claim, both, and the file."""
+    """A certificate shows the opposite of the measured verdict. The message names the claim, the verdict, what the
+    certificate shows, and its file.
+    """
 
 
 def refuse_contradicted(verdict: Verdict, path: pathlib.Path) -> None:
@@ -43,13 +45,14 @@ def refuse_contradicted(verdict: Verdict, path: pathlib.Path) -> None:
 class Certificates:
     """A folder of certificates, ID.json for a printed claim and ID-corrected.json for a corrected one.
 
-    Results are kept, and are not tried again on the same problem.
+    The result of each attempt is saved. An attempt on the same problem is repeated only if it found no certificate
+    and the time limit is now longer.
 
     **Arguments:**
 
     - folder: the folder, created with the first certificate.
     - seconds: the time limit for each claim.
-    - fresh: whether to repeat earlier attempts.
+    - fresh: whether to repeat all earlier attempts.
     """
 
     def __init__(self, folder: str | os.PathLike, seconds: float = SECONDS, *, fresh: bool = False):
@@ -62,7 +65,8 @@ class Certificates:
     def certified(
         self, claim: Claim, verdict: Verdict, evidence: Evidence | DescentEvidence, spec: AbstractSpec
     ) -> Verdict:
-        """A verdict with the result of its certificate.
+        """Add the result of a certificate to a verdict. The result is loaded from the folder, or a certificate is
+        tried.
 
         **Raises:** `ContradictionError` if the certificate shows the opposite of the verdict.
         """
@@ -79,8 +83,10 @@ class Certificates:
     def tried(
         self, claim: Claim, verdict: Verdict, evidence: Evidence | DescentEvidence, spec: AbstractSpec
     ) -> Document:
-        """The result of a certificate for a verdict, or the reason why there is none. The certificate is written to a
-        file.
+        """Try to certify a verdict. A certificate that is found is written to its file; otherwise an older file is
+        removed.
+
+        **Returns:** the values of `FIELDS`, the time limit "seconds", and the "digest" of the certificate or None.
         """
         path = self.folder / certificate_name(claim)
         how = {"seconds": self.seconds, "problem": spec.to_toml()}
@@ -96,13 +102,15 @@ class Certificates:
         return found
 
     def has(self, claim: Claim, found: Document) -> bool:
-        """Whether what an earlier attempt found is to be believed: no certificate, or one that is here as it was
-        written, and shows what was found.
+        """Whether the folder agrees with the result of an earlier attempt. It does if the attempt found no
+        certificate, or if the file of the certificate is undamaged and shows the same result.
         """
         return found["certified"] is None or _shows(self.folder / certificate_name(claim), found)
 
     def _load(self, claim: Claim, spec: AbstractSpec, key: str, path: pathlib.Path) -> Document | None:
-        """The kept attempt at a claim, unless its certificate is missing or there is more time than there was."""
+        """The saved result of an attempt, or None if it must be repeated: the certificate is missing or damaged, or
+        the attempt found none within a shorter time limit.
+        """
         found = self._kept.load(claim, spec, key)
         if found is None or (found["certified"] is None and found["seconds"] < self.seconds):
             return None
@@ -116,7 +124,7 @@ def _followed(evidence: Evidence, spec: AbstractSpec) -> FollowedFlow:
 
 
 def _shows(path: pathlib.Path, found: Document) -> bool:
-    """Whether a file is the undamaged certificate of a result and shows the same. Warns of a damaged file."""
+    """Whether a file is the undamaged certificate of a result and shows the same. Warns if the file is damaged."""
     try:
         certificate = read_document(path)
         if certificate.get("digest") != checker.digest(certificate):
@@ -126,7 +134,7 @@ def _shows(path: pathlib.Path, found: Document) -> bool:
     except DamagedFileError as error:
         ignore_damaged(error, "a certificate is tried again")
         return False
-    # Without a time it is of the start alone, a refutation, or for all t.
+    # A certificate without a time is about the start alone, a refutation, or a proof for all t.
     until = certificate.get("until")
     known = until is None or found["certified"] == "refuted" or found["proved_until"] == float(Fraction(until))
     same = certificate["digest"] == found["digest"] and certificate["verdict"] == found["certified"]

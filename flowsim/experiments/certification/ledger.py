@@ -1,4 +1,4 @@
-"""Certificates for an audit: violated claims are to be refuted, and claims that hold are to be proved."""
+"""Certificates for the claims of an audit: refutations of violated claims, and proofs of claims that hold."""
 
 import dataclasses
 import functools
@@ -26,21 +26,23 @@ _Entries = list[Entry]
 def with_certificates(
     entries: Iterable[Entry], record: Record, kept: Kept, certificates: Certificates | None = None
 ) -> _Entries:
-    """The entries of an audit, with the results of certificates for their claims, or the reasons why there are none.
+    """The entries of an audit. One entry of each claim gets the result of its certificate, or the reason why there
+    is none.
 
-    For a printed claim that is violated, a refutation is tried on its smallest counterexample, if there is a file of
-    it, which becomes an entry, and then on the problems on which it is violated, until there is a certificate. For a
-    claim that holds on all of its problems, a proof on one of them is tried. Each claim has a time limit. Recorded
-    results are used again as long as the statement, the problem and the versions of the checkers are the same.
+    If a claim is violated on some of its problems, a refutation is tried on each of these until one succeeds. If
+    the repository has a smallest counterexample of a printed claim, it becomes an entry and is tried first. If a
+    claim is violated on none of its problems, a proof is tried on those where it holds, and then on those where it
+    is unresolved. Each claim has a time limit. Recorded results are used again as long as the statement, the
+    problem and the versions of the checkers are the same.
 
     **Arguments:**
 
-    - entries: in the order of their claims.
+    - entries: the entries, in the order of their claims.
     - record: the record of earlier results, to which new ones are added.
     - kept: finished verdicts.
     - certificates: the folder of certificates. Without it no certificate is tried.
 
-    **Raises:** `ContradictionError`
+    **Raises:** `ContradictionError` if a certificate shows the opposite of a verdict.
     """
     groups = [list(group) for _, group in itertools.groupby(entries, key=lambda entry: entry.claim)]
     if certificates is not None:
@@ -49,7 +51,9 @@ def with_certificates(
 
 
 def _try(groups: list[_Entries], record: Record, kept: Kept, certificates: Certificates) -> None:
-    """Try certificates for the claims without a row, and record the results."""
+    """Try certificates for the claims whose recorded result is missing or no longer valid, and record the new
+    results.
+    """
     # Refutations come first. Claims on the same problem share its flow.
     groups.sort(key=lambda group: (not _violated(group), _candidates(group)[0].problem.to_toml()))
     evidence = functools.lru_cache(FLOWS)(_evidence)
@@ -74,7 +78,9 @@ def _violated(group: Iterable[Entry]) -> _Entries:
 
 
 def _candidates(group: _Entries) -> _Entries:
-    """The entries of a claim of which a certificate is to be found."""
+    """The entries of a claim to certify: those on which it is violated or, if there are none, those on which it
+    holds followed by the unresolved ones.
+    """
     if violated := _violated(group):
         return violated
     order = (Judgement.HOLDS, Judgement.UNRESOLVED)
@@ -82,7 +88,9 @@ def _candidates(group: _Entries) -> _Entries:
 
 
 def _all_candidates(group: _Entries, kept: Kept) -> _Entries:
-    """The same, with the smallest counterexample before those on which the claim is violated."""
+    """The entries of `_candidates`. For a violated claim, the entry of its smallest counterexample comes first, if
+    there is a file of it.
+    """
     claim, found = group[0].claim, _candidates(group)
     file = counterexample_of(claim) if _violated(group) else None
     if file is None:
@@ -92,7 +100,9 @@ def _all_candidates(group: _Entries, kept: Kept) -> _Entries:
 
 
 def _is_of(row: Document | None, entry: Entry, seconds: float = 0.0) -> bool:
-    """Whether a row is of an entry, and is a certificate, or an attempt at the same verdict with as many seconds."""
+    """Whether a recorded row answers an entry: it is about the same statement and problem, and has a certificate or
+    reports an attempt at the same verdict with at least this many seconds.
+    """
     if row is None or row["key"] != key_of(entry.claim, entry.problem):
         return False
     return row["certified"] is not None or (row["verdict"] == entry.verdict.verdict and row["seconds"] >= seconds)
@@ -103,7 +113,11 @@ def _tried(
     certificates: Certificates,
     evidence: Callable[[AbstractSpec, bool], Evidence | DescentEvidence],
 ) -> Document:
-    """The row of a claim: the first certificate that is found, or why there is none of the first entry."""
+    """Try to certify the entries of a claim, one after the other, within the time limit.
+
+    **Returns:** the row of the first entry for which a certificate is found; otherwise the row of the first entry,
+    with the reason why there is none.
+    """
     rows, until = [], time.monotonic() + certificates.seconds
     for entry in entries:
         if rows and time.monotonic() > until:
@@ -118,7 +132,11 @@ def _tried(
 
 
 def _recorded(group: _Entries, record: Record, kept: Kept) -> Iterator[Entry]:
-    """The entries of a claim, one of them with what the row of the claim says."""
+    """The entries of a claim. The entry that the recorded row is about gets the row's result, and is added if it is
+    the smallest counterexample.
+
+    **Raises:** `ContradictionError` if the result is the opposite of the entry's verdict.
+    """
     claim, entries = group[0].claim, group
     row = record.row(claim)
     if row is not None and row["problem"] == COUNTEREXAMPLE:

@@ -13,7 +13,7 @@ from flowsim.experiments.sources import statement_digest
 from flowsim.problem import AbstractSpec
 
 VERSIONS = (checker.VERSION, identities.VERSION, ending.VERSION)
-# Of the repository. An installed package has none of it.
+# In the repository. An installed package does not have this folder.
 DOCS = pathlib.Path(papers.__file__).parents[2] / "docs"
 
 
@@ -33,9 +33,9 @@ def key_of(claim: Claim, spec: AbstractSpec) -> str:
 
 
 class Record:
-    """A folder of rows of claims, PAPER.json.
+    """A folder of files PAPER.json, each with a row for each claim of a paper.
 
-    **Arguments:** folder: the folder, created with the first row; fresh: ignore existing rows.
+    **Arguments:** folder: the folder, created with the first row; fresh: whether to ignore existing rows.
     """
 
     def __init__(self, folder: pathlib.Path, *, fresh: bool = False):
@@ -43,7 +43,7 @@ class Record:
         self._rows: dict[pathlib.Path, Document] = {}
 
     def path_of(self, claim: Claim) -> pathlib.Path:
-        """The file of a claim's paper."""
+        """The file with the rows of a claim's paper."""
         return self.folder / f"{claim.id.partition('.')[0]}.json"
 
     def row(self, claim: Claim) -> Document | None:
@@ -51,11 +51,11 @@ class Record:
         return self._read(self.path_of(claim)).get(_name(claim))
 
     def forget(self, claim: Claim) -> None:
-        """Ignore the row of a claim, which the next one replaces."""
+        """Remove the row of a claim from memory. The file keeps it until the next row of the same paper is saved."""
         self._read(self.path_of(claim)).pop(_name(claim), None)
 
     def save(self, claim: Claim, row: Document) -> None:
-        """Keep the row of a claim."""
+        """Add the row of a claim, or replace it, and write the file."""
         path = self.path_of(claim)
         rows = self._read(path)
         rows[_name(claim)] = row

@@ -1,4 +1,4 @@
-"""A batch of a search for a counterexample: draw points, compute their margins, judge the worst."""
+"""A batch of a search for a counterexample: draw points, compute their margins, and judge the worst points."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Seen = list[tuple[Point, Margin]]
 
 
 class BatchUnit(NamedTuple):
-    """A batch of points of one space, and the results that are known when it is drawn.
+    """A batch of points of one space to draw, with the results that are known before.
 
     **Fields:**
 
@@ -26,9 +26,10 @@ class BatchUnit(NamedTuple):
     - batch: the number of the batch in this space.
     - seed: the seed of the search.
     - known: points with their objectives.
-    - refused: the least margin among points that failed a margin but not a verdict.
-    - least: the least margin of all points that meet the hypotheses, with its point.
-    - descends: whether a descent from that point follows.
+    - refused: the least margin among points whose margin fails but whose verdict is not "violated"; infinite if
+      there are none.
+    - least: the least margin of all points that meet the hypotheses, with its point, or None.
+    - descends: whether a descent follows, from the point with the least margin.
     """
 
     place: int
@@ -45,12 +46,12 @@ class BatchResult(NamedTuple):
 
     **Fields:**
 
-    - seen, below: the margins at its points and at those of a descent.
+    - seen, below: the points of the batch and of a descent, with their margins.
     - doubts: for points with a failing margin whose verdict is not "violated", the verdict in words and the margin.
     - unjudged: how many points with a failing margin were not judged in time.
     - place: the point of a counterexample, or None.
-    - small: whether the time sufficed to simplify it fully.
-    - found: the counterexample, unless a worker found it.
+    - small: whether the time sufficed to simplify the counterexample fully.
+    - found: the counterexample, or None. A worker does not return it.
     """
 
     seen: Seen
@@ -62,12 +63,12 @@ class BatchResult(NamedTuple):
     found: Counterexample | None = None
 
     def document(self) -> Document:
-        """The result in the form of JSON, without a counterexample; numbers that are not finite stay as they are."""
+        """The result for JSON, without the counterexample. Numbers that are not finite remain floats."""
         return {"seen": rows_of(self.seen), "below": rows_of(self.below), "doubts": self.doubts}
 
     @staticmethod
     def of(document: Document) -> "BatchResult":
-        """The result in a document."""
+        """The result that a document of `document` contains."""
         doubts = [(name, margin) for name, margin in document["doubts"]]
         return BatchResult(seen_of(document["seen"]), seen_of(document["below"]), doubts)
 
@@ -77,7 +78,7 @@ def look(screen: Screen, unit: BatchUnit, clock: Clock) -> BatchResult:
 
     **Arguments:**
 
-    - screen: the margins of the claim.
+    - screen: computes the margins of the claim.
     - unit: the batch.
     - clock: the budget.
     """
@@ -96,16 +97,26 @@ def look(screen: Screen, unit: BatchUnit, clock: Clock) -> BatchResult:
 
 
 def look_on_worker_for_place(screen: Screen, unit: BatchUnit, clock: Clock) -> BatchResult:
-    """As `look`, without the counterexample: the main process confirms it again at its point."""
+    """The result of `look` on a worker, without the counterexample. The main process confirms it again at its
+    point.
+    """
     return look(screen, unit, clock)._replace(found=None)
 
 
 def _judged(screen: Screen, looked: BatchResult, refused: float, clock: Clock) -> BatchResult:
-    """The result with the first of the worst points that is a counterexample, simplified."""
+    """Judge the worst points of a batch. The first that is a counterexample is simplified and added to the result.
+
+    **Arguments:**
+
+    - screen: computes the margins of the claim.
+    - looked: the result of the batch so far.
+    - refused: as in `BatchUnit`.
+    - clock: the budget.
+    """
     clear = [(point, margin) for point, margin in (*looked.seen, *looked.below) if margin.clear and not margin.unmet]
     worst = sorted(clear, key=lambda pair: pair[1].objective)[:_CANDIDATES]
     for place, (point, margin) in enumerate(worst):
-        # A point that fails by no more than one that a verdict has refused is not judged.
+        # A point is judged only if it fails by twice as much as any point whose verdict was not "violated".
         if margin.margin >= 2 * min([refused, *(least for _, least in looked.doubts)]):
             continue
         if clock.is_up():
@@ -121,8 +132,14 @@ def _judged(screen: Screen, looked: BatchResult, refused: float, clock: Clock) -
 
 
 def _made_small(screen: Screen, looked: BatchResult, clock: Clock, took: float) -> BatchResult:
-    """The result with its counterexample simplified, as far as the time allows. ``took`` is the time of a verdict in
-    seconds.
+    """The result with its counterexample simplified, as far as the time allows.
+
+    **Arguments:**
+
+    - screen: computes the margins of the claim.
+    - looked: the result with a counterexample.
+    - clock: the budget.
+    - took: the seconds that a verdict takes, which are reserved for judging the simplified counterexample.
     """
     assert looked.place is not None
     simpler, small = shrunk(screen, looked.place, clock, took)
@@ -134,7 +151,7 @@ def _made_small(screen: Screen, looked: BatchResult, clock: Clock, took: float) 
 
 
 def rows_of(seen: Seen) -> list[list[Any]]:
-    """Points and margins in the form of JSON."""
+    """Points and their margins as nested lists for JSON."""
     return [[point.space, plain(point.values), *margin] for point, margin in seen]
 
 

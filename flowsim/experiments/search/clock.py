@@ -1,4 +1,4 @@
-"""The budget of a search: a time that starts with its first call, or a number of problems."""
+"""The budget of a search: a time limit or a number of problems."""
 
 import contextlib
 import copy
@@ -15,14 +15,14 @@ _LONGEST = 20.0  # seconds for a flow that is integrated alone
 
 
 class Clock:
-    """The time that a search has spent, including earlier runs, and the time that it may spend. A progress bar shows
-    both.
+    """The time that a search has spent, including earlier runs, and the time that it may spend. A progress bar can
+    show both.
 
-    A search checks it before each unit of work: a batch of one compiled program, a flow, a step of a descent, the
-    verdict on a candidate. Hence it ends at most one unit late.
+    A search checks the clock before each unit of work: a batch of one compiled program, a flow, a step of a
+    descent, or the verdict on a candidate. Hence it ends at most one unit late.
 
-    **Arguments:** budget: in seconds; problems: a number of problems instead. The batch that reaches it is finished,
-    however long that takes.
+    **Arguments:** budget: the time limit in seconds; problems: a number of problems instead. The batch that reaches
+    this number is finished, however long that takes.
 
     **Raises:** `ProblemError` for fewer than one problem.
     """
@@ -36,19 +36,22 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """The seconds spent."""
+        """The seconds spent, including those of earlier runs."""
         return self.spent + time.monotonic() - self._begin
 
     @property
     def longest(self) -> float | None:
-        """The seconds after which a flow that is integrated alone is given up; None if results must not depend on the
+        """The time limit in seconds for a flow that is integrated alone; None if results must not depend on the
         time.
         """
         return _LONGEST if self.problems is None else None
 
     @contextlib.contextmanager
     def shown(self, what: str, shown: bool) -> Iterator[None]:
-        """A context with a progress bar over the budget."""
+        """A context with a progress bar over the budget.
+
+        **Arguments:** what: the title of the bar; shown: whether it is shown.
+        """
         total, unit = (round(self.budget), "s") if self.problems is None else (self.problems, "problems")
         with progress_bar(what, total, unit=unit, shown=shown) as bar:
             self._bar = bar
@@ -56,7 +59,10 @@ class Clock:
             yield
 
     def tell(self, what: str, *, at_once: bool = True) -> None:
-        """Update the progress bar."""
+        """Update the progress bar.
+
+        **Arguments:** what: the present unit of work; at_once: whether to redraw the bar now.
+        """
         if self._bar is not None:
             self._bar.set_postfix_str(what, refresh=False)
             if self.problems is None:
@@ -65,7 +71,9 @@ class Clock:
                 self._bar.refresh()
 
     def until(self, seconds: float) -> "Clock":
-        """The same clock with a budget that ends earlier, at this number of seconds, for a part of the search."""
+        """A copy of the clock for a part of the search. Its budget ends when ``seconds`` are spent, or earlier with
+        the whole budget.
+        """
         part = copy.copy(self)
         part.budget = min(seconds, self.budget)
         return part
@@ -82,9 +90,9 @@ class Clock:
             self._bar.update(max(0, min(done, total) - self._bar.n))
 
     def is_up(self, what: str = "", spare: float = 0.0) -> bool:
-        """Whether the time is over.
+        """Whether the time is over. Also updates the progress bar.
 
-        **Arguments:** what: the next unit, for the progress bar; spare: seconds that must be left.
+        **Arguments:** what: the next unit of work, for the progress bar; spare: the seconds that must be left.
         """
         self.tell(what, at_once=False)
         return self.seconds + spare >= self.budget

@@ -27,7 +27,7 @@ from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.problem import AbstractSpec, spec_of, toml
 
 _MOVED = 1e-6  # relative, of every number in a neighbouring problem
-_KEPT = 1e-3  # of a margin: a simpler counterexample must keep this part
+_KEPT = 1e-3  # of the bound: a simpler counterexample must fail by this, or by half of the former margin
 _PASSES = 3
 _OTHER_BASIS = 12345
 _SEED = "seed"
@@ -36,17 +36,17 @@ _DOING = "simplifying the counterexample"
 
 @dataclasses.dataclass(frozen=True)
 class Counterexample:
-    """A problem that meets a claim's hypotheses and violates it.
+    """A problem that meets a claim's hypotheses and violates the claim.
 
     **Fields:**
 
     - claim: the claim.
-    - values: of the axes of the space in which it was found.
-    - problem: the problem as in a file, None for a space given by a function.
-    - verdict: the verdict on it.
+    - values: the value of each axis of the space in which it was found.
+    - problem: the problem as in a problem file, None for a space given by a function.
+    - verdict: the verdict on the problem.
     - value, bound: the two sides where the statement fails most.
-    - routes: the verdicts of other computations, each "violated" too.
-    - evidence: the flow, or its start alone, with its repetitions.
+    - routes: verdicts of other computations by their names, each "violated" too.
+    - evidence: the flow, or the start alone, with its repetitions.
     """
 
     claim: Claim
@@ -65,13 +65,19 @@ class Counterexample:
 
     @property
     def erratum_in_latex(self) -> str:
-        """The same two sentences in LaTeX."""
+        """The two sentences of `erratum` in LaTeX."""
         written = {escaped(name): escaped(toml.write_value(value)) for name, value in self.values.items()}
         where = ", ".join(rf"\texttt{{{name}}} = {value}" for name, value in written.items())
         return self._erratum(latex(self.claim.statement), where, escaped, number_in_latex)
 
     def _erratum(self, statement: str, where: str, text: Callable[[str], str], number: Callable[[str], str]) -> str:
-        """The sentences with a statement and a place, and with texts and numbers as a format writes them."""
+        """The two sentences of an erratum in some format.
+
+        **Arguments:**
+
+        - statement, where: the statement and the values of the problem, in this format.
+        - text, number: functions that convert a text or the text of a number to this format.
+        """
         place = (
             f"{self.claim.source} as printed" if self.claim.form == "printed" else f"{self.claim.source}, corrected,"
         )
@@ -85,7 +91,7 @@ class Counterexample:
 
     @property
     def where(self) -> str:
-        """The values that distinguish the problem from the others in its space, in one line."""
+        """The values of the axes, which distinguish the problem from the others in its space, in one line."""
         return ", ".join(f"{name} = {toml.write_value(value)}" for name, value in self.values.items())
 
     def save(self, folder: str | os.PathLike) -> None:
@@ -123,7 +129,11 @@ class Counterexample:
 
 
 def confirmed(screen: Screen, point: Point) -> Counterexample | str:
-    """The counterexample at a point. If some verdict on it is not "violated", a description of that verdict."""
+    """Judge a point by several computations.
+
+    **Returns:** the counterexample if all verdicts are "violated"; otherwise a text that describes the first other
+    verdict, or why there is no such problem.
+    """
     claim, space = screen.claim, screen.spaces[point.space]
     try:
         evidence = evidence_of_point(claim, space, point.values)
@@ -149,7 +159,7 @@ def evidence_of_point(claim: Claim, space: Space, values: Values) -> Evidence:
 
     - claim: the claim.
     - space: the space.
-    - values: of its axes.
+    - values: the value of each axis.
 
     **Raises:** `ValueError` if these values do not give a problem.
     """
@@ -158,8 +168,8 @@ def evidence_of_point(claim: Claim, space: Space, values: Values) -> Evidence:
 
 
 def _routes(claim: Claim, space: Space, values: Values, evidence: Evidence) -> Iterator[tuple[str, Evidence]]:
-    """Other computations of the same verdict: by another solver, for neighbouring problems, and in another basis. A
-    coincidence is not a counterexample.
+    """The names and the evidence of other computations of a verdict: by another solver, for neighbouring problems,
+    and in another basis. They show that a counterexample is not a coincidence.
     """
     if claim.along_flow and evidence.trajectory.settings.solver == "arrowhead":
         yield "all weights by a general implicit solver", _by_another_solver(evidence)
@@ -184,7 +194,7 @@ def _by_another_solver(evidence: Evidence) -> Evidence:
 
 
 def _moved(space: Space, values: Values, amount: float) -> Document:
-    """The values with every number of a continuous axis multiplied by an amount, within the axis."""
+    """The values with every number of a continuous axis multiplied by ``amount``, and then clipped to the axis."""
 
     def move(axis: Real, value: float) -> float:
         return float(np.clip(value * amount, axis.low, axis.high))
@@ -200,7 +210,7 @@ def _moved(space: Space, values: Values, amount: float) -> Document:
 
 @not_finite
 def _worst_sides(claim: Claim, evidence: Evidence) -> tuple[float, float]:
-    """Both sides where the statement fails worst."""
+    """The two sides of the claim where it fails most."""
     (rough, fine, _), _ = followed(claim, evidence)
     case = fine if claim.along_flow else rough
     comparison = compared(claim, evidence.stated, case.padded)
@@ -209,17 +219,20 @@ def _worst_sides(claim: Claim, evidence: Evidence) -> tuple[float, float]:
 
 
 def shrunk(screen: Screen, point: Point, clock: Clock, spare: float) -> tuple[Point, bool]:
-    """The point, simplified so that the claim still fails clearly, and whether the time sufficed.
+    """Simplify a point, so that the claim still fails clearly.
 
-    Shapes become as small, lengths as short and numbers as round as possible. One axis after the other takes the first
-    value, simplest first, at which the margin stays below a thousandth of the bound or of its former value.
+    Sizes of arrays become as small, lengths as short and numbers as round as possible. One axis after the other
+    takes the first value, simplest first, at which the claim fails by at least a thousandth of its bound, or by
+    half of its former margin if that is less.
 
     **Arguments:**
 
-    - screen: the margins of the claim.
+    - screen: computes the margins of the claim.
     - point: the point.
     - clock: the budget.
-    - spare: seconds that must be left.
+    - spare: the seconds of the budget that must be left.
+
+    **Returns:** the simplified point, and whether the time sufficed.
     """
     if clock.is_up(_DOING, spare):
         return point, False
@@ -243,7 +256,9 @@ def shrunk(screen: Screen, point: Point, clock: Clock, spare: float) -> tuple[Po
 
 
 def _simpler(space: Space, point: Point, name: str) -> Iterator[Point]:
-    """The point with simpler values of an axis, simplest first."""
+    """Copies of a point with simpler values of one axis, simplest first. If the dimension changes, vectors and
+    ranks are fitted to it.
+    """
     axis, value = space.axes[name], point.values[name]
     # No seed is simpler than another, except for the first.
     simpler = [0] if name.endswith(_SEED) and value and axis.holds(0) else _values(axis, value)
@@ -275,7 +290,9 @@ def _values(axis: Any, value: Any) -> Iterator[Any]:
 
 
 def _whole(low: int, value: int) -> Iterator[int]:
-    """Other integers: all up to ten, then 1, 2 and 5 times powers of ten, then the leading digits of the value."""
+    """Integers to try instead of a value: first the ten least from ``low`` on, then 1, 2 and 5 times powers of ten,
+    then the value rounded to one and two digits.
+    """
     yield from range(low, min(value, low + 10))
     steps = (m * 10**k for k in range(1, 31) for m in (1, 2, 5))
     yield from (step for step in steps if low + 10 <= step < value)
@@ -285,7 +302,9 @@ def _whole(low: int, value: int) -> Iterator[int]:
 
 
 def _round(axis: Real, value: float) -> Iterator[float]:
-    """Rounder numbers: 1 and 0, the powers of ten between 1 and the value, then one and two digits of it."""
+    """Rounder numbers on an axis: 1 and 0, the powers of ten between 1 and the value, then the value rounded to one
+    and two digits.
+    """
     sign, exponent = (1 if value > 0 else -1), round(math.log10(abs(value))) if value else 0
     powers = (sign * 10.0 ** (k if exponent > 0 else -k) for k in range(1, abs(exponent) + 1))
     for simple in (1.0, 0.0, *powers, float(f"{value:.1g}"), float(f"{value:.2g}")):

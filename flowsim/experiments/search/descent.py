@@ -1,4 +1,4 @@
-"""Descent from a point, by derivatives of the margin through loss, limit and flow."""
+"""Descent of the margin from a point. The derivatives of the margin go through the loss, the flow and its limit."""
 
 import math
 from typing import Any
@@ -20,18 +20,18 @@ _RATE = 0.15  # of a step, in logarithms or relative to the length of an axis
 
 
 def descend(screen: Screen, point: Point, clock: Clock, within: Space | None = None) -> list[Point]:
-    """The points of a descent of the margin, as far as the time allows, with integers rounded. Empty if the margin has
-    no derivative.
+    """The points of a descent of the margin, as far as the time allows, with integers rounded. Empty if the margin
+    has no derivative.
 
-    It uses Adam (optax) on the axes in which the margin is differentiable; those of geometric axes by their logarithms.
-    Each stays in its range.
+    Adam (optax) changes the values of the axes in which the margin is differentiable, and for geometric axes the
+    logarithms of the values. Each value stays in the range of its axis.
 
     **Arguments:**
 
-    - screen: the margins of the claim.
+    - screen: computes the margins of the claim.
     - point: the first point.
     - clock: the budget.
-    - within: a space with narrower ranges of the same axes.
+    - within: a space with narrower ranges of the same axes, or None.
     """
     space, path, values = within or screen.spaces[point.space], [], dict(point.values)
     if clock.is_up(_DOING) or screen.gradient(point) is None:
@@ -66,7 +66,9 @@ def _of(axis: Axis) -> Real | Whole:
 
 
 def _inward(axis: Axis, value: ArrayLike) -> np.ndarray:
-    """A value in the coordinate of the descent: its logarithm, or its position between the ends of the axis."""
+    """The coordinate of the descent for a value: its logarithm on a geometric axis, otherwise its position between
+    the ends of the axis, from 0 to 1.
+    """
     ends, array = _of(axis), np.asarray(value, dtype=float)
     return np.asarray(np.log(array) if ends.geometric else (array - ends.low) / max(ends.high - ends.low, 1e-300))
 
@@ -78,7 +80,9 @@ def _outward(axis: Axis, inner: np.ndarray) -> float | list[float]:
 
 
 def _scaled(axis: Axis, value: ArrayLike, slope: np.ndarray) -> np.ndarray:
-    """The derivative in the coordinate of the descent."""
+    """The derivative with respect to the coordinate of the descent, from the derivative with respect to the
+    value.
+    """
     ends = _of(axis)
     return np.asarray(slope * np.asarray(value, dtype=float) if ends.geometric else slope * (ends.high - ends.low))
 

@@ -17,9 +17,9 @@ class Edge(NamedTuple):
 
     **Fields:**
 
-    - holds: the largest step size that was tried for which it holds.
-    - violated: the smallest for which it is violated. Step sizes between the two are unresolved, or closer to them than
-      ``rtol``.
+    - holds: the largest step size that was tried for which the statement holds.
+    - violated: the smallest step size that was tried above which it is always violated. The statement is unresolved
+      between these two step sizes, or they differ by at most the relative accuracy ``rtol``.
     """
 
     holds: float
@@ -39,16 +39,17 @@ def edge(
 ) -> Edge:
     """The step size at which a statement about gradient descent ceases to hold.
 
-    Every step size that is tried is judged. The statement is assumed to hold up to one step size and to fail beyond it.
+    Every step size that is tried is judged. The statement is assumed to hold up to one step size and to fail beyond
+    it.
 
     **Arguments:**
 
     - claim: a statement that takes the ``descent``.
     - loss, model: as for `gradient_descent`.
-    - low, high: a step size for which it holds, and a larger one for which it is violated.
+    - low, high: a step size for which the statement holds, and a larger one for which it is violated.
     - steps: the number of steps of each descent.
-    - rtol: the relative accuracy of the edge.
-    - how: further arguments of `gradient_descent`.
+    - rtol: the relative accuracy of the two step sizes.
+    - how: other arguments of `gradient_descent`.
 
     **Raises:** `ValueError` on bad arguments, or on other verdicts at ``low`` and ``high``.
     """

@@ -1,4 +1,4 @@
-"""The finished units of a search, in a file from which the same search resumes."""
+"""The results of finished units of a search, in a file from which the same search resumes."""
 
 import pathlib
 import re
@@ -17,15 +17,18 @@ PROGRESS = "search.json"
 
 
 class KeptUnits:
-    """The results of the units of a search, and how many of them were computed by an earlier run.
+    """The results of the units of a search, in the file search.json.
 
     **Arguments:**
 
-    - folder: that of search.json; None keeps nothing.
-    - claim, spaces, seed, clock: those of the search.
+    - folder: the folder of the file; None writes no file.
     - what: what is searched for.
+    - claim, spaces, seed, clock: those of the search.
 
-    **Raises:** `ValueError` if the file there is damaged, or from another search or another version of the software.
+    **Fields:** earlier: the results that an earlier run wrote to the file; done: the results of this run, which
+    begin with the earlier ones.
+
+    **Raises:** `ValueError` if the file is damaged, or from another search or another version of the software.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class KeptUnits:
         self.done: list[Document] = []
 
     def add(self, found: Document) -> None:
-        """Add the result of the next unit, and write the file unless an earlier run did. A unit that the time cut off
-        is not written, so that a resumed search repeats it.
+        """Add the result of the next unit, and write the file unless an earlier run did.
+
+        If the time ended during the unit, its result is neither added nor written, so that a resumed search repeats
+        the unit.
         """
         repeats = len(self.done) < len(self.earlier)
         if not repeats and self._clock.is_up():

@@ -26,7 +26,10 @@ _BEST, _LATEST = 64, 64  # points from which the sampler learns; the cost of a d
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A problem of a space: the number of the space, and the value of each axis."""
+    """A problem of a space.
+
+    **Fields:** space: the number of the space; values: the value of each axis.
+    """
 
     space: int
     values: Values
@@ -36,9 +39,9 @@ Known = tuple[Point, float]  # a point and its objective; less is better
 
 
 def restrict_spaces(claim: Claim, over: Mapping[str, Axis]) -> tuple[Space, ...]:
-    """The spaces of a claim that have all of these axes, with these values for them.
+    """The spaces of a claim that have all axes in ``over``, with these axes replaced by those of ``over``.
 
-    **Raises:** `ProblemError` if there is no such space.
+    **Raises:** `ProblemError` if there is no such space, or if the claim is about gradient descent.
     """
     if claim.of_descent:
         refuse(f"the claim {claim.id}", "one about the flow, as problems are of flows", "it is about gradient descent")
@@ -56,10 +59,11 @@ def restrict_spaces(claim: Claim, over: Mapping[str, Axis]) -> tuple[Space, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
-    """Draws points of one space by Optuna's tree-structured Parzen estimator, in batches of one shape.
+    """Draws points of one space by Optuna's tree-structured Parzen estimator, in batches of points with the same
+    shapes.
 
-    Shapes take turns, small ones first, so that a compiled program is used for a whole batch. The draws depend only on
-    the seed, the batch and the known points.
+    Shapes take turns, small ones first, so that a compiled program is used for a whole batch. The draws depend only
+    on the seed, the batch and the known points.
 
     **Arguments:**
 
@@ -77,7 +81,7 @@ class Sampler:
 
         **Arguments:**
 
-        - batch: its number in this space.
+        - batch: the number of the batch in this space.
         - count: the number of points.
         - known: points of this space with their objectives.
         """
@@ -131,14 +135,16 @@ class Sampler:
 
 
 def remembered(known: Sequence[Known]) -> list[Known]:
-    """The best and the latest of the known points, in their order."""
+    """The known points with the least objectives and the latest ones, in their order. The sampler learns from these
+    alone.
+    """
     best = heapq.nsmallest(_BEST, range(len(known)), key=lambda index: known[index][1])
     chosen = {*best, *range(len(known))[-_LATEST:]}
     return [known[index] for index in sorted(chosen)]
 
 
 def _few(axis: Axis) -> list[Any]:
-    """Values over the whole range of an axis, small ones first."""
+    """A few values over the whole range of an axis, small ones first; all values of a list."""
     if isinstance(axis, Choice):
         return list(axis.values)
     assert isinstance(axis, Whole), "shapes are whole numbers"
@@ -158,7 +164,7 @@ def _joined(parts: Iterable[Values]) -> Document:
 
 
 def _distributions(name: str, axis: Axis, d: int) -> dict[str, optuna.distributions.BaseDistribution]:
-    """The distributions of the numbers of an axis, by their names in Optuna."""
+    """Optuna's distributions of the numbers of an axis, by their names in Optuna. A vector has d numbers."""
     if isinstance(axis, Each):
         return _joined(_distributions(f"{name}[{i}]", axis.of, d) for i in range(d))
     if isinstance(axis, Choice):
@@ -172,7 +178,7 @@ def _distributions(name: str, axis: Axis, d: int) -> dict[str, optuna.distributi
 
 
 def _parts(name: str, axis: Axis, value: Any) -> Document:
-    """The value of an axis in the parameters of Optuna."""
+    """The value of an axis as parameters of Optuna."""
     if isinstance(axis, Each):
         return _joined(_parts(f"{name}[{i}]", axis.of, one) for i, one in enumerate(value))
     if isinstance(axis, Choice):
@@ -181,7 +187,7 @@ def _parts(name: str, axis: Axis, value: Any) -> Document:
 
 
 def _value(name: str, axis: Axis, parts: Values, d: int) -> Any:
-    """The value of an axis from the parameters of Optuna."""
+    """The value of an axis from parameters of Optuna; the inverse of `_parts`."""
     if isinstance(axis, Each):
         return [_value(f"{name}[{i}]", axis.of, parts, d) for i in range(d)]
     if isinstance(axis, Choice):
