@@ -290,8 +290,8 @@ def _values(axis: Any, value: Any) -> Iterator[Any]:
 
 
 def _whole(low: int, value: int) -> Iterator[int]:
-    """Integers to try instead of a value: first the ten least from ``low`` on, then 1, 2 and 5 times powers of ten,
-    then the value rounded to one and two digits.
+    """Integers to try instead of a value: first up to ten from ``low`` upwards, then 1, 2 and 5 times powers of ten
+    below the value, then the value rounded to one and two digits.
     """
     yield from range(low, min(value, low + 10))
     steps = (m * 10**k for k in range(1, 31) for m in (1, 2, 5))

@@ -18,8 +18,9 @@ class Edge(NamedTuple):
     **Fields:**
 
     - holds: the largest step size that was tried for which the statement holds.
-    - violated: the smallest step size that was tried above which it is always violated. The statement is unresolved
-      between these two step sizes, or they differ by at most the relative accuracy ``rtol``.
+    - violated: the smallest step size such that the statement is violated for it and for all larger ones that were
+      tried. It is at most the relative accuracy ``rtol`` above ``holds``, unless the statement is unresolved
+      between them.
     """
 
     holds: float

@@ -1,4 +1,4 @@
-"""The results of finished units of a search, in a file from which the same search resumes."""
+"""The results of the finished units of work of a search, in a file from which the same search resumes."""
 
 import pathlib
 import re

@@ -35,15 +35,17 @@ class Refutation:
 
     **Fields:**
 
+    - claim: the claim.
     - counterexample: None if none was found.
     - problems: the number of problems tried.
-    - met: how many of them met the hypotheses.
-    - promising: at how many of these the statement promises anything.
-    - doubtful: how many had a failing margin but were not violated, by a description of their verdict.
-    - least: the smallest margin of a problem that meets the hypotheses, and the problem.
+    - met: how many of the problems met the hypotheses.
+    - promising: at how many of those that met the hypotheses the statement promises anything.
+    - doubtful: how many problems had a failing margin but were not violated, by a description of their verdict.
+    - least: the smallest margin of a problem that meets the hypotheses, and the values of that problem; None if no
+      margin was computed.
     - excluded: how many problems each hypothesis excluded.
     - seconds: the time spent.
-    - unjudged: how many had a failing margin but were not judged in time.
+    - unjudged: how many problems had a failing margin but were not judged in time.
     - small: whether the time sufficed to simplify the counterexample fully.
     """
 
@@ -86,7 +88,7 @@ class Refutation:
         return "\n".join(lines)
 
     def document(self) -> Document:
-        """The result in the form of JSON, with the counterexample as in counterexample.json."""
+        """The result for JSON, with the counterexample as in counterexample.json."""
         least = None if self.least is None else {"margin": self.least[0], "values": self.least[1]}
         counts = ("problems", "met", "promising", "doubtful", "excluded", "unjudged", "small", "seconds")
         return plain(
@@ -113,16 +115,16 @@ def refute(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> Refutation:
-    """Search for a problem that meets a claim's hypotheses and violates it.
+    """Search for a problem that meets a claim's hypotheses and violates the claim.
 
-    Problems are drawn from the claim's spaces in batches. Those whose margin fails are judged by several computations,
-    and the first that is violated is simplified. Each batch depends on the results of half of those before it, so that
-    it is the same for any number of workers.
+    Problems are drawn from the claim's spaces in batches. Those whose margin fails are judged by several
+    computations, and the first that is violated is simplified. A batch depends only on the results of the first
+    half of the batches before it, so that it is the same for any number of workers.
 
     **Arguments:**
 
     - claim: its ``spaces`` are searched.
-    - over: other values for their axes, by name.
+    - over: axes that replace those of the spaces, by name.
     - budget: seconds. At most one more unit of work is done (see `Clock`).
     - problems: a number of problems instead. The result then depends on the seed and not on the clock.
     - seed: the seed of the draws.
@@ -130,8 +132,8 @@ def refute(
     - progress: whether to show a progress bar.
     - executor: computes batches instead of this process: anything with ``submit(function, *arguments).result()``.
 
-    **Raises:** `ValueError` if the claim has no spaces or no such axis, if workers cannot find it, if another search
-    uses the folder, or if no problem that was tried meets the hypotheses.
+    **Raises:** `ValueError` if the claim has no spaces, or none with the axes in ``over``, if workers cannot find
+    the claim, if another search uses the folder, or if no problem that was tried meets the hypotheses.
     """
     clock = Clock(budget, problems)
     over, folder = over or {}, None if out is None else pathlib.Path(out)
@@ -156,8 +158,8 @@ def refute(
 
 
 def refuse_excluded(claim: Claim, excluded: Counter[str], problems: int) -> NoReturn:
-    """Refuse a space in which no problem meets the hypotheses. The message names the hypothesis, or the hypotheses,
-    that exclude all problems.
+    """Raise `ProblemError` for a space in which no problem meets the hypotheses. The message names the hypothesis,
+    or the hypotheses, that exclude all problems.
 
     **Arguments:**
 
@@ -172,8 +174,13 @@ def refuse_excluded(claim: Claim, excluded: Counter[str], problems: int) -> NoRe
 
 
 class _Known(NamedTuple):
-    """What is known after some batches: the points of the last one with their objectives, the least margin with its
-    point, and the least margin of a point that was judged and not violated.
+    """What is known after a batch.
+
+    **Fields:**
+
+    - points: the points of this batch with their objectives.
+    - least: the least margin in all batches so far, with its point, or None.
+    - refused: the least margin so far of a point that was judged and not violated, or infinity.
     """
 
     points: list[Known]
@@ -182,7 +189,16 @@ class _Known(NamedTuple):
 
 
 class Search:
-    """The state of a search between batches. The same seed gives the same batches."""
+    """The state of a search for a counterexample. The same seed gives the same batches.
+
+    **Arguments:**
+
+    - claim: the claim.
+    - spaces: the spaces to search.
+    - seed: the seed of the draws.
+    - clock: the budget.
+    - folder: the folder of search.json, or None.
+    """
 
     def __init__(
         self, claim: Claim, spaces: Sequence[Space], seed: int, clock: Clock, folder: pathlib.Path | None = None
@@ -203,7 +219,7 @@ class Search:
         return not self._clock.has_ended(self.problems)
 
     def batches(self, workers: tuple[Executor, SpacePlace, Look] | None = None) -> Iterator[Counterexample | None]:
-        """Try batches as long as the time allows; the simplified counterexample in each, or None.
+        """Try batches as long as the time allows. Yields for each batch its simplified counterexample, or None.
 
         **Arguments:** workers: as in `results_of`.
         """
@@ -220,7 +236,7 @@ class Search:
             yield self._taken(looked)
 
     def _unit(self) -> BatchUnit:
-        """The next batch."""
+        """The next batch to compute."""
         number, count = self._drawn, len(self.screen.spaces)
         self._drawn += 1
         known = self._known[: known_by(number) + 1]
@@ -236,7 +252,9 @@ class Search:
         )
 
     def _taken(self, looked: BatchResult) -> Counterexample | None:
-        """Record the result of a batch; the counterexample in it, or None."""
+        """Record the result of a batch, and return its counterexample, or None. One that a worker found is
+        confirmed here.
+        """
         found, doubts = looked.found, list(looked.doubts)
         if looked.place is not None and found is None:
             found = confirmed(self.screen, looked.place)

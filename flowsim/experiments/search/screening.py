@@ -1,4 +1,6 @@
-"""Margins of a claim at many points: one compiled program for all points of a shape that can be traced."""
+"""Compute the margins of a claim at many points. Points of one shape share a compiled program if JAX can trace
+their problems.
+"""
 
 import contextlib
 import dataclasses
@@ -43,12 +45,14 @@ class Margin(NamedTuple):
 
     **Fields:**
 
-    - margin: the least signed slack over the size of the bound. Infinite if nothing is promised, NaN if it could not be
-      computed, or if a hypothesis is not met and the screen does not look beyond.
-    - factor: the factor by which the bound can be multiplied so that the statement still holds.
+    - margin: the least ratio of the signed slack to the size of the bound. Infinite if the statement promises
+      nothing. NaN if it could not be computed, or if a hypothesis is not met and the screen was created without
+      ``beyond``.
+    - factor: the factor by which a lower bound can be multiplied, or an upper bound divided, so that the statement
+      still holds.
     - clear: whether the statement fails by more than the errors.
     - unmet: the hypotheses that are not met.
-    - distance: how far these are from being met.
+    - distance: the sum of the distances of the unmet hypotheses from being met (`_distance`).
     """
 
     margin: float
@@ -59,7 +63,9 @@ class Margin(NamedTuple):
 
     @property
     def objective(self) -> float:
-        """The objective of a search: the margin, or a large number for a point that cannot be a counterexample."""
+        """The number that a search minimizes: the margin, or a large number for a point that cannot be a
+        counterexample.
+        """
         if self.unmet:
             return 1e12 * (1 + self.distance)
         return self.margin if math.isfinite(self.margin) else 1e9
@@ -71,9 +77,9 @@ class Screen:
     **Arguments:**
 
     - claim: the claim.
-    - spaces: its spaces.
-    - longest: seconds for a flow that is integrated alone, or None.
-    - beyond: whether to compute the margins where hypotheses are not met, too.
+    - spaces: the spaces of the points.
+    - longest: the time limit in seconds for a flow that is integrated alone, or None.
+    - beyond: whether to compute the margins also where hypotheses are not met.
     """
 
     def __init__(self, claim: Claim, spaces: Sequence[Space], longest: float | None = None, *, beyond: bool = False):
@@ -85,8 +91,8 @@ class Screen:
         return [margin for _, margin in self.look(points)]
 
     def look(self, points: Sequence[Point], clock: Clock | None = None) -> list[tuple[Point, Margin]]:
-        """The points with their margins, in order. If the time runs out, only the points evaluated by then, but at
-        least one.
+        """The points with their margins, in order. If the time runs out, only the points evaluated by then are
+        returned, but at least one.
         """
         found: dict[int, Margin] = {}
         groups: dict[Hashable, list[int]] = {}
@@ -109,18 +115,22 @@ class Screen:
         return [(points[index], found[index]) for index in sorted(found)]
 
     def lanes(self, point: Point) -> int:
-        """The number of points in a batch of this shape; fewer if each is evaluated alone."""
+        """The number of points in a batch with the shapes of this point. It is smaller if each point is evaluated
+        alone.
+        """
         if self._program(point):
             return LANES
         return _FEW if self.claim.along_flow else _SOME
 
     def gradient(self, point: Point) -> tuple[float, dict[str, np.ndarray]] | None:
-        """The margin and its derivatives by the traced axes; None if the problem cannot be traced."""
+        """The margin and its derivatives with respect to the traced axes, by name; None if the problem cannot be
+        traced.
+        """
         program = self._program(point)
         return program.gradient(point) if program else None
 
     def alone(self, point: Point) -> Margin:
-        """The margin at one point, whose problem is built and integrated as in a run."""
+        """The margin at one point, from its own problem and flow, at the tolerances of a search."""
         failures = ValueError, ArithmeticError, MemoryError, jax.errors.JaxRuntimeError
         try:
             loss, start, run = built(self.spaces[point.space], point.values, self._longest)
@@ -143,7 +153,9 @@ class Screen:
         return Margin(float(left.margin), float(left.factor), bool(left.clear), *unmet)
 
     def _program(self, point: Point) -> "_Program | None":
-        """The program for points of this kind; None if the problem, or its flow, cannot be traced."""
+        """The program for all points that have the same shapes and the same values other than numbers as this one.
+        None if the problem, or its flow, cannot be traced.
+        """
         space = self.spaces[point.space]
         kind = _kind(space, point)
         if kind not in self._programs:
@@ -160,7 +172,18 @@ class Screen:
 
 
 class _Program:
-    """The margin as a function of the numbers of a problem, with fixed shapes and words."""
+    """A compiled program that computes the margin from the numbers of a problem. The shapes of its arrays and all
+    values that are not numbers are fixed.
+
+    **Arguments:**
+
+    - claim: the claim.
+    - space: the space of the points.
+    - point: a point with the fixed values.
+    - foreign: why the claim does not cover these problems, or None.
+    - arrowhead: whether the loss has an arrowhead.
+    - beyond: as for `Screen`.
+    """
 
     def __init__(
         self,
@@ -182,7 +205,9 @@ class _Program:
             self._many(self._stacked([point]))  # raises if it cannot be traced
 
     def margins(self, points: Sequence[Point]) -> list[Margin | None]:
-        """The margin at each point. None where the flow did not come near its minimum: it may end somewhere else."""
+        """The margin at each point. None if a flow without an arrowhead did not come near the minimum: it may end
+        somewhere else, and must be integrated alone.
+        """
         if self._foreign is not None:
             return [_nowhere(self._foreign.name)] * len(points)
         found: list[Margin | None] = []
@@ -193,7 +218,7 @@ class _Program:
         return found
 
     def gradient(self, point: Point) -> tuple[float, dict[str, np.ndarray]]:
-        """The margin, and its derivatives by the numbers of axes other than seeds."""
+        """The margin, and its derivatives with respect to the traced axes except seeds."""
         numbers = jax.tree.map(lambda leaf: leaf[0], self._stacked([point]))
         free = {name: numbers[name] for name in self._names if not name.endswith("seed")}
         if not free:
@@ -213,7 +238,9 @@ class _Program:
         return Margin(math.nan, float(left.factor[lane]), False, *unmet) if self._arrowhead else None
 
     def _stacked(self, points: Sequence[Point]) -> dict[str, Array]:
-        """The numbers of points, lanes on the first axis. Spare lanes repeat the last one."""
+        """The traced numbers of points by name, with one lane for each point on the first axis. Spare lanes repeat
+        the last point.
+        """
         lanes = [*points, *[points[-1]] * (LANES - len(points))]
         return {
             name: jnp.asarray([lane.values[name] for lane in lanes], dtype=int if name.endswith("seed") else float)
@@ -225,7 +252,7 @@ class _Program:
         return jnp.where(finished, looked.room.margin, jnp.nan)
 
     def _one(self, numbers: Mapping[str, Array]) -> tuple[Seen, Bool[Array, ""]]:
-        """The margin and hypotheses, and whether the flow came near its minimum."""
+        """The margin and the hypotheses of one problem, and whether its flow came near the minimum."""
         loss, start = self._problem(numbers)
         self._hypotheses = [condition.name for condition in self._claim.hypotheses(loss, start)]
         if self._claim.along_flow:
@@ -254,14 +281,16 @@ def _slopes(margin: Callable[..., Scalar], free: PyTree, numbers: PyTree) -> tup
 def built(
     space: Space, values: Values, longest: float | None = None
 ) -> tuple[AbstractPopulationLoss, PyTree, Callable[[bool], Trajectory]]:
-    """The loss and the start at a point of a space, and a function that integrates the flow, either roughly or as for a
-    verdict.
+    """Build the problem at a point of a space.
 
     **Arguments:**
 
     - space: the space.
-    - values: of its axes.
-    - longest: seconds for the flow, or None.
+    - values: the value of each axis.
+    - longest: the time limit in seconds for a rough flow, or None.
+
+    **Returns:** the loss, the start, and a function that integrates the flow: roughly if its argument is True, else
+    as for a verdict.
 
     **Raises:** `ValueError` if these values do not give a problem.
     """
@@ -289,7 +318,9 @@ def _roughly(problem: Problem, longest: float | None) -> Problem:
 
 
 def with_numbers(spec: AbstractSpec, numbers: Values) -> AbstractSpec:
-    """A checked problem with other numbers in some of its fields. The numbers may be traced."""
+    """A problem that was checked, with other numbers in some of its fields. The numbers are not checked and may be
+    traced.
+    """
 
     def replaced(table: Any, path: Sequence[str], value: Any) -> Any:
         inner = replaced(getattr(table, path[0]), path[1:], value) if path[1:] else value
@@ -310,7 +341,7 @@ def _is_traced(space: Space, name: str) -> bool:
 
 
 def _kind(space: Space, point: Point) -> Hashable:
-    """The key of the program that computes a point."""
+    """The key of the program for a point: its space, and all values that are fixed in the program."""
     return point.space, tuple(
         (name, repr(v)) for name, v in sorted(point.values.items()) if not _is_traced(space, name)
     )
@@ -327,7 +358,9 @@ def _unmet(hypotheses: Sequence[Hypothesis]) -> tuple[tuple[str, ...], float]:
 
 
 def _distance(condition: Hypothesis) -> float:
-    """The missing factor of a hypothesis in powers of e, or the missing part of its bound."""
+    """How far an unmet hypothesis is from being met: |log(value/bound)| if both sides are positive, otherwise
+    |value - bound|/max(|value|, |bound|, 1). At most 100, also if a side is not finite.
+    """
     a, b = float(condition.value), float(condition.bound)
     if not (math.isfinite(a) and math.isfinite(b)):
         return 100.0

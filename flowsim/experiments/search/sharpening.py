@@ -44,7 +44,11 @@ _MIDDLE = 3  # dimensions, loops, layers, heads, if they are not the parameter
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """The best factor as a function of one parameter: at some of its values, the least factor over all others."""
+    """The best factor of a bound as a function of one parameter.
+
+    **Fields:** name: the parameter; values: some of its values; factors: at each value, the least factor over all
+    others.
+    """
 
     name: str
     values: tuple[float, ...]
@@ -71,11 +75,11 @@ class Sharpening:
     - claim: the claim.
     - factor: the largest factor by which a lower bound can be multiplied, or an upper bound divided, so that the
       statement holds at every problem that was tried. If it is below 1, the statement fails at one of them.
-    - values, problem, verdict: of the problem that attains it.
-    - growth: by parameter.
-    - problems: how many were tried that meet the hypotheses.
+    - values, problem, verdict: the problem that attains the factor, and the verdict there.
+    - growth: the best factor as a function of each parameter.
+    - problems: how many of the problems that were tried meet the hypotheses.
     - seconds: the time spent.
-    - everywhere: whether all numbers were free in some of them. Otherwise the search ended before that.
+    - everywhere: whether problems with all numbers free were tried. If not, the time ended before.
     """
 
     claim: Claim
@@ -146,8 +150,8 @@ def sharpen(
 ) -> Sharpening:
     """The best constant of a claim's bound over the problems of its spaces that meet its hypotheses.
 
-    The least factor is searched at some values of each parameter in turn, with the numbers of all others free, and then
-    over all problems.
+    The least factor is searched at some values of each parameter in turn, with all other numbers free and middle
+    sizes of arrays, and then over all problems.
 
     **Arguments:** as for `refute`, except that
 
@@ -199,7 +203,7 @@ def _equates(claim: Claim, space: Space, seed: int) -> bool:
 
 
 class FamilyUnit(NamedTuple):
-    """A batch of points of one space, and the results that are known when it is drawn.
+    """A batch of points of one space to draw, with the results that are known before.
 
     **Fields:**
 
@@ -207,8 +211,8 @@ class FamilyUnit(NamedTuple):
     - batch: the number of the batch in this space.
     - seed: the seed of the search.
     - known: points with their objectives.
-    - ends: narrower axes.
-    - parameter: a name and its value, if the batch is for one.
+    - ends: narrower axes that replace those of the space.
+    - parameter: the name and the value of the parameter that is fixed, or None if all numbers are free.
     """
 
     place: int
@@ -220,11 +224,11 @@ class FamilyUnit(NamedTuple):
 
 
 def look_and_descend(screen: Screen, unit: FamilyUnit, clock: Clock) -> tuple[Seen, Seen]:
-    """The margins at the points of a batch, and of a descent from the best of them.
+    """The points of a batch with their margins, and those of a descent from the best of them.
 
     **Arguments:**
 
-    - screen: the margins of the claim.
+    - screen: computes the margins of the claim.
     - unit: the batch.
     - clock: the budget.
     """
@@ -240,13 +244,13 @@ def look_and_descend(screen: Screen, unit: FamilyUnit, clock: Clock) -> tuple[Se
 
 
 def _best(seen: Seen) -> tuple[float, Point] | None:
-    """The least factor, and its point."""
+    """The least factor and its point, or None if no factor was computed where the hypotheses are met."""
     usable = [(margin.factor, point) for point, margin in seen if _usable(margin)]
     return min(usable, key=lambda pair: pair[0], default=None)
 
 
 class _Family:
-    """The problems of some spaces, and the least factor among them."""
+    """The state of a search for the least factor over some spaces."""
 
     def __init__(self, claim: Claim, spaces: Sequence[Space], seed: int, clock: Clock, units: KeptUnits):
         self._claim, self._spaces, self._seed, self._clock, self._units = claim, spaces, seed, clock, units
@@ -262,7 +266,9 @@ class _Family:
 
     @property
     def parameters(self) -> dict[str, Axis]:
-        """The numeric axes, each as wide as in any space. Those that need another program for each value come last."""
+        """The numeric axes without seeds, each with the widest range of any space. Sizes of arrays, for which each
+        value needs another program, come last.
+        """
         widest: dict[str, Axis] = {}
         cheap: set[str] = set()
         for space in self._spaces:
@@ -278,7 +284,7 @@ class _Family:
     def evaluated(
         self, units: Iterator[FamilyUnit], workers: tuple[Executor, SpacePlace, Look] | None
     ) -> Iterator[tuple[FamilyUnit, float]]:
-        """Batches with the least factor found in each."""
+        """Compute batches, those of an earlier run first, and yield each with the least factor found in it."""
         taken = 0
         while len(self._units.done) < len(self._units.earlier) and (unit := next(units, None)) is not None:
             kept = self._units.earlier[len(self._units.done)]
@@ -294,7 +300,10 @@ class _Family:
             yield unit, self._noted(*found)
 
     def at_values(self, names: Sequence[str]) -> Iterator[FamilyUnit]:
-        """Batches at values of each parameter (of those named, if any), with middle values for all shapes."""
+        """Batches at some values of each parameter, with middle values for all other sizes of arrays.
+
+        **Arguments:** names: the parameters, all if empty.
+        """
         for name, axis in self.parameters.items():
             if names and name not in names:
                 continue
@@ -304,7 +313,7 @@ class _Family:
                     yield FamilyUnit(place, 0, self._seed, [], ends, (name, float(value)))
 
     def anywhere(self) -> Iterator[FamilyUnit]:
-        """Batches of each space in turn, each with its next shape."""
+        """Batches with all numbers free, without end. Spaces take turns, and so do the shapes of each space."""
         self._known.clear()
         for number in itertools.count():
             place, batch = number % len(self._spaces), number // len(self._spaces)
@@ -312,7 +321,7 @@ class _Family:
             yield FamilyUnit(place, batch, self._seed, remembered(of_space), {}, None)
 
     def _noted(self, seen: Seen, below: Seen) -> float:
-        """Record the margins of a batch and a descent; the least factor of both."""
+        """Record the margins of a batch and of its descent, and return the least factor of both, or infinity."""
         both = [*seen, *below]
         self._problems += len(both)
         self._met += sum(not margin.unmet for _, margin in both)
@@ -327,7 +336,7 @@ class _Family:
         return least[0]
 
     def result(self, growth: tuple[Growth, ...], everywhere: bool) -> Sharpening:
-        """The least factor, with the verdict on the problem that attains it."""
+        """The result of the search, with the verdict on the problem that attains the least factor."""
         if not self._met:
             refuse_excluded(self._claim, self._excluded, self._problems)
         if self._best is None:
@@ -347,7 +356,7 @@ class _Family:
 
 
 def _middle(space: Space, name: str, value: int | float) -> dict[str, Axis]:
-    """The axes of a space at one value of a parameter, with middle values for all shapes."""
+    """Narrow axes of a space: one value of a parameter, and middle values for all other sizes of arrays."""
     fixed: dict[str, int | float] = {
         shape: min(max(_MIDDLE, axis.low), axis.high) for shape, axis in _shapes(space).items()
     }
@@ -362,7 +371,7 @@ def _shapes(space: Space) -> dict[str, Whole]:
 
 
 def _only(axis: Axis, value: int | float) -> Axis:
-    """The axis with a single value, in the same type, so that compiled programs still serve."""
+    """An axis of the same type with a single value, so that compiled programs can be used again."""
     return Whole(int(value), int(value)) if isinstance(axis, Whole) else Real(float(value), float(value))
 
 

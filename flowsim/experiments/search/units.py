@@ -1,4 +1,6 @@
-"""The units of a search, computed by this process or by workers, and collected in one order."""
+"""Compute the units of work of a search in this process or on workers, and collect their results in a fixed
+order.
+"""
 
 import dataclasses
 import math
@@ -27,7 +29,8 @@ _SCREENS: dict[str, Screen] = {}
 
 
 def known_by(number: int) -> int:
-    """The number of units whose results are known when the unit with this number is drawn: half of those before it.
+    """The number of units whose results are known when the unit with this number is drawn: half of the units before
+    it.
 
     Hence a search draws the same units for any number of workers, and there can be as many busy workers as finished
     units.
@@ -37,13 +40,14 @@ def known_by(number: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class SpacePlace:
-    """The claim and spaces of a search, by names that a worker can look up, since not every claim can be pickled.
+    """The claim and the spaces of a search, by names that a worker can look up, since not every claim can be
+    pickled.
 
     **Fields:**
 
-    - id, form: of the claim.
+    - id, form: the id and the form of the claim.
     - place: FILE.py:NAME of a user's claim, else None.
-    - sha256: the digest of its files.
+    - sha256: the digest of the files of a user's claim, else None.
     - over: axes that replace those of the spaces, by field.
     - longest: the time limit in seconds for a flow that is integrated alone.
     """
@@ -82,7 +86,7 @@ class SpacePlace:
         return SpacePlace(claim.id, claim.form, place, sha256, tuple(over.items()), longest)
 
     def screen(self) -> Screen:
-        """The screen for the claim in this process, with all programs that it has compiled."""
+        """The screen for the claim in this process. It is created once and keeps its compiled programs."""
         key = repr(self)
         if key not in _SCREENS:
             _SCREENS.clear()
@@ -106,15 +110,17 @@ def results_of(
     continues: Callable[[], bool],
     taken: int = 0,
 ) -> Iterator[tuple[Unit, Found]]:
-    """Each unit with its result, at least one. The caller must process a result before it asks for the next.
+    """Compute units, and yield each with its result, in the order in which they are drawn. At least one unit is
+    computed.
 
-    After the time is over, only results that workers have finished by then are yielded.
+    The caller must process a result before it asks for the next. After the time is over, only results that workers
+    have finished by then are yielded.
 
     **Arguments:**
 
-    - draw: the next unit, from the results that `known_by` allows, or None after the last.
+    - draw: returns the next unit, drawn from the results that `known_by` allows, or None after the last.
     - here: unit -> its result, in this process.
-    - workers: executor, place and function that compute it on workers instead.
+    - workers: the executor, the claim's place and the function that compute results on workers instead, or None.
     - clock: the budget.
     - continues: whether to continue.
     - taken: the number of units that an earlier run has processed.
@@ -149,7 +155,10 @@ def results_of(
 
 
 def _is_waited_for(calls: list[Call], clock: Clock, always: bool) -> bool:
-    """Whether the first call ends before the time is over; always waits for the first unit of a run."""
+    """Wait for the first call. Returns whether it ends before the time is over.
+
+    **Arguments:** calls: the pending calls; clock: the budget; always: whether to wait even if the time is over.
+    """
     while not first_finished(calls[:1], _GLANCE):
         for call in calls:
             call.retried()
@@ -159,5 +168,7 @@ def _is_waited_for(calls: list[Call], clock: Clock, always: bool) -> bool:
 
 
 def look_on_worker(place: SpacePlace, look: Look[Unit, Found], unit: Unit) -> Found:
-    """The result of a unit on a worker. Its time is limited by the process that submits it."""
+    """The result of a unit on a worker. It has no time limit here: the process that submits the unit stops waiting
+    for it.
+    """
     return look(place.screen(), unit, Clock(math.inf))

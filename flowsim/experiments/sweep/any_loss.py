@@ -1,4 +1,4 @@
-"""Cells of a sweep with any loss: flows of one structure in lockstep, the others one by one."""
+"""Integrate cells of a sweep with any loss: flows of one structure in lockstep, all others one by one."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -55,10 +55,10 @@ _FLAT = 1e-10  # of the largest curvature
 
 
 def suits_lockstep(problem: Problem) -> bool:
-    """Whether flows like that of a problem are integrated in lockstep.
+    """Whether the flow of a problem can be integrated in lockstep with others of its structure.
 
-    They are if the solver is implicit, ``atol`` is not given, and the model has few enough weights. Flows for the
-    arrowhead solver are not.
+    It can if the loss is exact, the model has few enough weights, the solver is not explicit, and ``atol`` is not
+    given. Flows for the arrowhead solver are excluded.
     """
     flow, loss, start = problem.spec.flow, problem.loss, problem.start
     arrowhead = loss.arrowhead(start) is not None and flow.solver == "auto"
@@ -66,14 +66,16 @@ def suits_lockstep(problem: Problem) -> bool:
 
 
 def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None, asked: Asked) -> MapRecord:
-    """The records of cells. A flow that lockstep does not finish is integrated alone, as by ``flowsim run``.
+    """Integrate cells. A flow that lockstep does not finish is integrated alone, as by ``flowsim run``.
 
     **Arguments:**
 
     - specs: the problems of the cells.
-    - ends: what ends each flow, lanes on the first axis.
+    - ends: the conditions that end each flow, with the cells on the first axis.
     - mesh: devices that share samples.
     - asked: what is recorded.
+
+    **Returns:** the columns of the map, with one row for each cell.
     """
     problems = [spec.build(mesh=mesh) for spec in specs]
     judged = chosen(asked.claims, problems, asked.curves, asked.portrait)
@@ -96,8 +98,12 @@ def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None, asked: Ask
 
 
 def _groups(members: list[int]) -> list[tuple[list[int], int]]:
-    """The places of problems of one program in groups, with the number of lanes of each. Too few problems for a
-    compilation are left out.
+    """Split problems of one program into groups that are integrated in lockstep.
+
+    **Arguments:** members: the places of the problems.
+
+    **Returns:** the places of each group, and the number of lanes of its program. No groups if there are too few
+    problems to be worth a compilation.
     """
     if len(members) < _FEWEST_LANES:
         return []
@@ -122,8 +128,8 @@ def at_once(function: Callable[[Group], Result], groups: Sequence[Group]) -> lis
 
 
 def _of_one_program(problems: Sequence[Problem]) -> list[list[int]]:
-    """The places of problems that one program can integrate, since they have the same functions and arrays of the same
-    shapes.
+    """Group the places of problems that one program can integrate: they have the same functions, and arrays of the
+    same shapes. Problems that cannot be integrated in lockstep are left out.
     """
     groups: list[tuple[PyTree, list[int]]] = []
     for place, problem in enumerate(problems):
@@ -158,14 +164,16 @@ def most_lanes() -> int:
 
 
 def _together(problems: Sequence[Problem], ends: Ends, lanes: int, judged: Judged) -> list[MapRecord | None]:
-    """The records of problems of one program; None for those whose flows must be integrated alone.
+    """Integrate problems of one program in lockstep.
 
     **Arguments:**
 
     - problems: the problems.
-    - ends: what ends each flow.
+    - ends: the conditions that end each flow.
     - lanes: the lanes of the program; spare ones repeat the last problem.
     - judged: the claims.
+
+    **Returns:** the record of each problem, or None if its flow must be integrated alone.
     """
     padded = [*problems, *[problems[-1]] * (lanes - len(problems))]
     stack = lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0]
@@ -188,10 +196,10 @@ def integrate(losses: PyTree, starts: PyTree, ends: Ends) -> tuple[Summary, Scal
 
     - losses: the losses.
     - starts: the models at t = 0.
-    - ends: what ends each flow.
+    - ends: the conditions that end each flow.
 
-    **Returns:** summaries, natural scales, models at the end, trajectories, whether all steps were recorded, and the
-    minima that were subtracted from the losses.
+    **Returns:** the summaries, the natural scales, the models at the end, the trajectories, whether all steps were
+    recorded, and the minima that were subtracted from the losses to compute the excess.
     """
 
     def one(loss: AbstractPopulationLoss, start: PyTree, ends: Ends):
@@ -210,7 +218,9 @@ def integrate(losses: PyTree, starts: PyTree, ends: Ends) -> tuple[Summary, Scal
 
 
 def natural_scales(loss: AbstractPopulationLoss, start: PyTree) -> Scales:
-    """The natural scales of any loss. Without an arrowhead the scale of the gradient is unknown."""
+    """The natural scales of any loss. Without an arrowhead the scale of the gradient is unknown and set to
+    infinity.
+    """
     # A loss inspects the numbers of a start to find an arrowhead, so that they must not be traced.
     plain = jax.tree.map(lambda leaf: np.zeros(leaf.shape) if eqx.is_inexact_array(leaf) else leaf, start)
     if arrowhead := loss.arrowhead(plain):
@@ -228,7 +238,7 @@ def _weights_zero(start: PyTree) -> PyTree:
 
 
 def _from_saddle(summary: Summary, loss: AbstractPopulationLoss, start: PyTree) -> Summary:
-    """The summary, with distances from zero weights only if these are a saddle."""
+    """The summary, in which the closest distance to zero weights is infinite unless zero weights are a saddle."""
     zero = _weights_zero(start)
     at_saddle = norm_sq(eqx.filter(loss.gradient(zero), eqx.is_inexact_array)) == 0
     if loss.minimum_kind is not MinimumKind.UNKNOWN:
@@ -251,7 +261,7 @@ def _curves_up(loss: AbstractPopulationLoss, model: PyTree) -> Bool[Array, ""]:
 
 
 def alone(problem: Problem, judged: Judged) -> MapRecord:
-    """The record of one cell, by `gradient_flow`."""
+    """The record of one cell, whose flow is integrated alone."""
     problem = problem.prepared()
     loss, start = problem.loss, problem.start
     scales = eqx.filter_jit(natural_scales)(loss, start)
@@ -276,7 +286,9 @@ def _lane(leaf: PyTree) -> PyTree:
 
 
 def _to_its_end(problem: Problem, scales: Scales) -> Trajectory:
-    """The trajectory, with the stopping rules of `Ends`."""
+    """Integrate a flow with the stopping rules of `Ends`, which are relative to the natural scales if these are
+    smaller than the values at the start.
+    """
     stop = problem.spec.flow.stop
     if stop is None:
         return problem.run()
@@ -290,7 +302,7 @@ def _to_its_end(problem: Problem, scales: Scales) -> Trajectory:
 
 
 def _subtracted(loss: AbstractPopulationLoss, start: PyTree) -> Scalar:
-    """The minimum that is subtracted from the loss to compute its excess; 0 if none is."""
+    """The minimum that is subtracted from the loss to compute its excess. It is 0 if no minimum is known."""
     subtracted = loss(start) - loss.excess(start)
     return jnp.where(jnp.isfinite(subtracted), subtracted, 0.0)
 
@@ -299,7 +311,16 @@ def _subtracted(loss: AbstractPopulationLoss, start: PyTree) -> Scalar:
 def _summary(
     trajectory: Trajectory, loss: AbstractPopulationLoss, start: PyTree, saddle: Scalar, subtracted: Scalar
 ) -> Summary:
-    """The summary of a trajectory from its output times, without that of the solver."""
+    """The summary of a trajectory, computed from its output times. The status and the numbers of steps are set by
+    the caller.
+
+    **Arguments:**
+
+    - trajectory: the trajectory.
+    - loss, start: its loss and its model at t = 0.
+    - saddle: the excess at zero weights.
+    - subtracted: the minimum that was subtracted from the loss to compute the excess, or 0.
+    """
     t, excess, slopes = trajectory.t, trajectory.excess, trajectory.grad_norm_sq
     norms = jax.vmap(norm_sq)(eqx.filter(trajectory.models, eqx.is_inexact_array))
 

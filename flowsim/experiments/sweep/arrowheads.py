@@ -1,4 +1,4 @@
-"""Cells of a sweep whose flows have an arrowhead. Those of similar dimension are lanes of one shape."""
+"""Integrate cells of a sweep whose losses have an arrowhead. Flows of similar dimension are padded to one shape."""
 
 import functools
 from collections.abc import Hashable, Sequence
@@ -26,7 +26,13 @@ from flowsim.problem.task_tables import TaskTable
 
 
 class Flows(NamedTuple):
-    """Flows with lanes on the first axis: coefficients of their arrowheads, and starts in the eigenbasis."""
+    """A batch of flows, with lanes on the first axis.
+
+    **Fields:**
+
+    - curvature, drive: the coefficients of the arrowheads.
+    - U, u: the starts in the basis of the arrowheads.
+    """
 
     curvature: Float[Array, "lanes d d"]
     drive: Float[Array, "lanes d"]
@@ -42,8 +48,13 @@ class _Task(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Flows of one dimension with losses of one structure: their lanes, tasks and starts. Spare lanes are at the
-    end.
+    """Flows of a batch that have one dimension and losses of one structure.
+
+    **Fields:**
+
+    - lanes: the lanes of the batch that these flows take.
+    - tasks, starts: the losses with their arrowheads, and the models at t = 0. Spare lanes, at the end, repeat the
+      last flow.
     """
 
     lanes: list[int]
@@ -53,7 +64,10 @@ class Group(NamedTuple):
 
 @jax.jit
 def integrate(flows: Flows, ends: Ends) -> tuple[Summary, Scales, Record]:
-    """Integrate a batch of flows in lockstep: their summaries, natural scales and records."""
+    """Integrate a batch of flows in lockstep.
+
+    **Returns:** the summaries, the natural scales and the recorded steps of the flows.
+    """
 
     def one(flow: Flows, ends: Ends) -> tuple[Summary, Scales, Record]:
         arrowhead = Arrowhead(flow.curvature, flow.drive, jnp.eye(flow.drive.shape[0]))
@@ -66,7 +80,9 @@ def integrate(flows: Flows, ends: Ends) -> tuple[Summary, Scales, Record]:
 
 
 def without_numbers(table: InitTable) -> InitTable:
-    """The initialization table without its numbers: starts with the same table are made by one program."""
+    """The initialization table with fixed values for its scale and seed. Starts for which this table is equal are
+    computed by one program.
+    """
     common = {name: like for name, like in {"scale": 1.0, "seed": 0}.items() if getattr(table, name) is not None}
     return msgspec.structs.replace(table, **common)
 
@@ -78,8 +94,8 @@ def rounded_up(d: int) -> int:
 
 
 def slowest_rate(problem: Problem) -> float:
-    """The approximate rate of convergence at the end of a flow with an arrowhead, rounded so that it orders cells
-    equally on every machine.
+    """The decimal logarithm of the approximate rate of convergence at the end of a flow with an arrowhead. It is
+    rounded, so that it orders cells equally on every machine.
     """
     arrowhead = problem.loss.arrowhead(problem.start)
     assert arrowhead is not None
@@ -94,7 +110,10 @@ def _task(task: TaskTable, model: ModelTable) -> _Task:
 
 
 def prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Flows, list[Group]]:
-    """The flows of cells in lanes of one dimension, and their groups."""
+    """The flows of cells, padded to one dimension, and their groups.
+
+    **Arguments:** specs: the problem of each lane; dimension: the dimension to pad to.
+    """
     lanes = len(specs)
     alike: dict[tuple[ModelTable, InitTable, int, Hashable], list[int]] = {}
     for lane, spec in enumerate(specs):
@@ -125,7 +144,15 @@ def prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Flows, list[
 def _starts(
     model: ModelTable, table: InitTable, d: int, tasks: _Task, scales: Float[Array, " n"], seeds: Int[Array, " n"]
 ):
-    """The starts, and their states in the eigenbasis."""
+    """The starts of flows as models, and as states (U, u) in the basis of their arrowheads.
+
+    **Arguments:**
+
+    - model, table: the model and initialization tables of all flows.
+    - d: their dimension.
+    - tasks: their losses with arrowheads.
+    - scales, seeds: the scale and the seed of each start.
+    """
 
     def one(task, scale, seed):
         start = architecture_of(model.architecture).start_with(table, d, scale, seed)
@@ -135,13 +162,13 @@ def _starts(
 
 
 def record_of_group(judged: Judged, group: Group, record: Record) -> MapRecord:
-    """The margins of claims for a group of flows, from the record of their batch, and the columns of papers.
+    """The columns of a map about claims for a group of flows, and the columns that papers add.
 
     **Arguments:**
 
     - judged: the claims.
     - group: the flows.
-    - record: the rows of their batch.
+    - record: the recorded steps of their whole batch.
     """
     lanes = np.asarray(group.lanes + group.lanes[-1:] * (record.whole.size - len(group.lanes)))
     used = 1 << (int(np.max(record.count)) - 1).bit_length()
@@ -153,7 +180,7 @@ def record_of_group(judged: Judged, group: Group, record: Record) -> MapRecord:
 
 @jax.jit
 def _runs(tasks: _Task, starts: PyTree, rows: Row) -> Trajectory:
-    """The trajectories of recorded flows, with lanes on the first axis."""
+    """The trajectories of flows from their recorded steps, with lanes on the first axis."""
 
     def one(task, start, rows):
         point, arrowhead = rows.point, task.arrowhead

@@ -23,15 +23,18 @@ _MOST = 10**6  # values of an axis
 
 @dataclasses.dataclass(frozen=True)
 class GridAxis:
-    """A field of a problem file, by its dotted name, and its values."""
+    """An axis of a sweep.
+
+    **Fields:** field: the dotted name of a field of a problem file; values: the values of this field.
+    """
 
     field: str
     values: tuple[Value, ...]
 
     @staticmethod
     def parse(text: str) -> "GridAxis":
-        """An axis from a text such as ``init.scale=geom:1e-3:1:31``. Other forms are ``lin:0:1:11``, ``2:200`` and
-        ``5,10,20``.
+        """An axis from a text such as ``init.scale=geom:1e-3:1:31``. Other forms of the values are ``lin:0:1:11``,
+        ``2:200`` and ``5,10,20``.
 
         **Raises:** `ProblemError` in one line.
         """
@@ -42,7 +45,7 @@ class GridAxis:
 
     @staticmethod
     def of(field: str, values: Iterable[Any] | str) -> "GridAxis":
-        """An axis over values, or over those that a text stands for, as in `parse`.
+        """An axis from a field and its values, which can be given as a text, as in `parse`.
 
         **Raises:** `ProblemError` if there are no values, if two are equal, or if a problem file cannot hold one.
         """
@@ -62,7 +65,7 @@ class GridAxis:
         return GridAxis(field, found)
 
     def as_text(self, index: int) -> str:
-        """One point of the axis as ``FIELD=VALUE``, in the form of an override."""
+        """The value at a place of the axis as ``FIELD=VALUE``, in the form of an override."""
         value = self.values[index]
         return f"{self.field}={value if isinstance(value, str) else toml.write_value(value)}"
 
@@ -104,9 +107,11 @@ def grid_shape(axes: Iterable[GridAxis]) -> tuple[int, ...]:
 
 
 def specs(tables: Tables, axes: tuple[GridAxis, ...]) -> Iterator[AbstractSpec]:
-    """The problems of all cells; the last axis varies fastest.
+    """The problems of all cells of a sweep. The last axis varies fastest.
 
-    **Raises:** `ProblemError` in one line that names the field, if one is not valid.
+    **Arguments:** tables: the problem that all cells share; axes: the axes of the sweep.
+
+    **Raises:** `ProblemError` in one line that names the field, if a problem is not valid.
     """
     for values in itertools.product(*(axis.values for axis in axes)):
         cell = copy.deepcopy(dict(tables))

@@ -1,4 +1,7 @@
-"""The course of each flow of a sweep: some of its times, with the excess and the modes there."""
+"""The time series of each flow of a sweep: the excess and the modes at some of its times.
+
+The modes are the eigenvalues or singular values of the model's matrices; see `learned`.
+"""
 
 import json
 
@@ -27,7 +30,7 @@ COURSE = {
 
 
 def dtypes_of_course(portrait: Portrait | None) -> dict[str, np.dtype]:
-    """The dtypes of a map's arrays about courses."""
+    """The dtypes of the columns of `courses`."""
     if portrait is None:
         return COURSE
     return COURSE | {
@@ -37,14 +40,15 @@ def dtypes_of_course(portrait: Portrait | None) -> dict[str, np.dtype]:
 
 
 def courses(runs: Trajectory, portrait: Portrait | None) -> MapRecord:
-    """The columns of a map about the course of flows.
+    """The columns of a map with the time series of flows.
 
-    - curve_t, curve_value: rows of each flow, NaN after its last one.
-    - curve_is_excess: whether the values are the excess, or else, if it is unknown, the loss.
-    - curve_modes: the values that the model learns, NaN after the last one.
-    - curve_names: for each matrix its name, the kind and the number of its modes, as JSON.
-    - curve_path: in a portrait, the points of each flow in its plane, NaN after the last one.
-    - curve_end: in a portrait, all weights at the end.
+    - curve_t, curve_value: some times of each flow and the values there, NaN after the last one.
+    - curve_is_excess: whether the values are the excess. If the excess is unknown, they are the loss.
+    - curve_modes: the modes at these times, NaN after the last one.
+    - curve_names: for each matrix its name, the kind of its modes, how many are recorded, and how many there are,
+      as JSON.
+    - curve_path: with a portrait, the points of each flow in the plane of the portrait, NaN after the last one.
+    - curve_end: with a portrait, all weights at the end.
 
     **Arguments:** runs: the flows, with lanes on the first axis; portrait: the plane, or None.
     """
@@ -58,7 +62,9 @@ def courses(runs: Trajectory, portrait: Portrait | None) -> MapRecord:
 
 
 def _of_lane(runs: Trajectory, lane: int) -> tuple[np.ndarray, np.ndarray, bool, PyTree]:
-    """The times, the values, whether these are the excess, and the models, without the rows that repeat the end."""
+    """The times of one flow, its values, whether these are the excess, and its models, without the rows that repeat
+    the end.
+    """
     t, excess = np.asarray(runs.t[lane]), np.asarray(runs.excess[lane])
     known = bool(np.any(excess > 0))
     values = excess if known else np.asarray(runs.loss[lane])
@@ -105,7 +111,9 @@ def _filled(rows: np.ndarray) -> np.ndarray:
 
 
 def _path(curve: np.ndarray) -> np.ndarray:
-    """The length of a curve up to each row, as a share of its range; steps of unknown length count as zero."""
+    """The length of a curve up to each row, divided by the range of the curve. Steps of unknown length count as
+    zero.
+    """
     known = curve[np.isfinite(curve)]
     width = np.ptp(known) if known.size else 0.0
     steps = np.abs(np.diff(curve, prepend=curve[:1])) / (width or 1.0)
@@ -113,7 +121,9 @@ def _path(curve: np.ndarray) -> np.ndarray:
 
 
 def _spread(path: np.ndarray, most: int) -> np.ndarray:
-    """At most so many rows at nearly equal distances along a path that increases, with the first and the last."""
+    """The indices of at most ``most`` rows at nearly equal distances along an increasing path, including the first
+    and the last row.
+    """
     if path.size <= most:
         return np.arange(path.size)
     return np.unique(np.searchsorted(path, np.linspace(path[0], path[-1], most)).clip(0, path.size - 1))

@@ -1,4 +1,4 @@
-"""The cells of a sweep: which of them are integrated together, and the record of each."""
+"""Plan which cells of a sweep are integrated together, and integrate them."""
 
 import dataclasses
 import enum
@@ -32,9 +32,11 @@ class CellBatch:
 
     **Fields:**
 
-    - cells: their places in the grid.
-    - dimension: for cells with an arrowhead, the largest d, rounded up to one of few values.
-    - lanes: the number of cells for which the program is compiled. Spare lanes repeat the last cell.
+    - cells: the places of the cells in the flattened grid.
+    - dimension: for cells with an arrowhead, their largest dimension d, rounded up to one of few values; None for
+      others.
+    - lanes: for cells with an arrowhead, the number of cells for which the program is compiled. Spare lanes repeat
+      the last cell.
     """
 
     cells: tuple[int, ...]
@@ -43,7 +45,9 @@ class CellBatch:
 
 
 class _Route(enum.Enum):
-    """How a cell is integrated."""
+    """How a cell is integrated: with other arrowheads in lockstep, with other flows of its structure in lockstep,
+    or alone.
+    """
 
     ARROWHEAD = enum.auto()
     TOGETHER = enum.auto()
@@ -51,11 +55,12 @@ class _Route(enum.Enum):
 
 
 def plan(specs: Sequence[AbstractSpec], mesh: Mesh | None) -> list[CellBatch]:
-    """The batches of a sweep. Each cell is in one. They are the same on every CPU, and larger on a GPU.
+    """Divide the cells of a sweep into batches. The batches are the same on every CPU, and larger on a GPU.
 
-    Cells with an arrowhead of similar dimension are together, ordered by the time that their flows take, since a batch
-    takes as long as its slowest cell. Others are grouped by their words and integers, which usually determine the
-    shapes of arrays. A cell that is not suited to lockstep is a batch alone.
+    Cells with an arrowhead and similar dimensions are together, ordered by the time that their flows take, since a
+    batch takes as long as its slowest cell. Other cells are grouped by their values that are not numbers, and
+    ordered by their integers, which usually determine the shapes of arrays. A cell that cannot be integrated in
+    lockstep is a batch by itself.
 
     **Arguments:** specs: the problems of the cells; mesh: devices that share the samples of a cell.
 
@@ -111,14 +116,18 @@ def _route(problem: Problem) -> _Route:
 
 
 def _words_and_whole_numbers(spec: AbstractSpec) -> tuple[Hashable, list[int]]:
-    """The values of a problem that are not numbers, by name, and the integers, in the order of the file."""
+    """The texts and truth values of a problem with their names, and its integers, both in the order of the file."""
     values = list(toml.flat(msgspec.to_builtins(spec)))
     words = tuple((name, value) for name, value in values if isinstance(value, str | bool))
     return words, [value for _, value in values if isinstance(value, int) and not isinstance(value, bool)]
 
 
 def together(batches: Sequence[CellBatch], most: int) -> list[list[int]]:
-    """The places of batches that are integrated at once, each by one device: batches of one shape, at most ``most``."""
+    """Group the places of consecutive batches that are integrated at the same time, each by one device.
+
+    The batches of a group have the same dimension and lanes, and there are at most ``most`` of them. A batch
+    without a dimension is alone.
+    """
     groups: list[list[int]] = []
     for place, batch in enumerate(batches):
         like = batches[groups[-1][0]] if groups else None
@@ -133,10 +142,10 @@ def together(batches: Sequence[CellBatch], most: int) -> list[list[int]]:
 def run(
     batches: Sequence[CellBatch], cells: Sequence[AbstractSpec], mesh: Mesh | None, asked: Asked = ASKED
 ) -> list[MapRecord]:
-    """Integrate batches of one shape: the records, with one row for each cell.
+    """Integrate batches of one shape.
 
-    Each device of a mesh takes a batch and runs the program of a single device, so that the bytes are the same. If a
-    cell has samples, all devices share them.
+    Each device of a mesh takes a batch and runs the program of a single device, so that the results are bitwise the
+    same. If a cell has samples, all devices share them.
 
     **Arguments:**
 
@@ -144,6 +153,8 @@ def run(
     - cells: the problems of all cells of the sweep.
     - mesh: the devices.
     - asked: what is recorded.
+
+    **Returns:** for each batch the columns of the map, with one row for each of its cells.
     """
     members = [[cells[index] for index in batch.cells] for batch in batches]
     if batches[0].dimension is None:
@@ -157,12 +168,12 @@ def run(
 
 
 def run_by_text(batch: CellBatch, problems: Sequence[str], asked: Asked) -> MapRecord:
-    """As `run` for one batch, with arguments that can be sent to another process.
+    """Integrate one batch like `run`, with arguments that can be sent to another process.
 
     **Arguments:**
 
     - batch: the batch.
-    - problems: the texts of the files of its cells.
+    - problems: the texts of the problem files of its cells.
     - asked: what is recorded.
     """
     cells = [spec_of(toml.parse(problem)) for problem in problems]
@@ -172,8 +183,10 @@ def run_by_text(batch: CellBatch, problems: Sequence[str], asked: Asked) -> MapR
 def _start_batch(
     batch: CellBatch, specs: Sequence[Any], device: Any
 ) -> tuple[tuple[Summary, Scales, Record], list[arrowheads.Group], Array]:
-    """The summaries, scales and records of a batch, which its device may still compute, with their groups and
-    tolerances.
+    """Start to integrate a batch of cells with arrowheads on a device.
+
+    **Returns:** the summaries, natural scales and recorded steps, which the device may still compute; the groups of
+    flows; and the tolerances.
     """
     assert batch.dimension is not None, "these cells have one"
     lanes = [*specs, *[specs[-1]] * (batch.lanes - len(specs))]
@@ -189,7 +202,15 @@ def _finish_batch(
     rtol: Array,
     asked: Asked,
 ) -> MapRecord:
-    """The records of a batch. A flow with more steps than were recorded is integrated again, alone."""
+    """The columns of the map for a batch that was started. A flow with more steps than were recorded is integrated
+    again, alone.
+
+    **Arguments:**
+
+    - specs: the problems of the cells.
+    - found, groups, rtol: as returned by `_start_batch`.
+    - asked: what is recorded.
+    """
     summary, scales, steps = jax.tree.map(np.asarray, found)
     judged = chosen(asked.claims, [specs[0].build()], asked.curves, asked.portrait)
     rows = record(summary, scales, np.asarray(rtol))

@@ -28,12 +28,13 @@ _ENTRIES = 2**22  # numbers in the models along flows that are judged at once
 
 
 class Judged:
-    """The claims that a sweep judges in each cell.
+    """The claims that a sweep judges in each cell, and what else it records there.
 
     **Arguments:**
 
-    - claims: by the name of their margin in the map. Several claims may share a name if no loss is covered by two.
-    - curves: whether to record the course of each flow too.
+    - claims: the claims for each name of a margin in the map. Several claims may share a name if no loss is covered
+      by two of them.
+    - curves: whether to record the time series of each flow too.
     - portrait: the plane in which to record the path of each flow, or None.
     """
 
@@ -49,18 +50,18 @@ class Judged:
         return isinstance(other, Judged) and self._key == other._key
 
     def parts(self) -> "list[Judged]":
-        """A `Judged` for each name alone."""
+        """For each name a `Judged` with the claims of this name alone."""
         return [Judged({name: of_name}) for name, of_name in self.claims.items()]
 
 
 class Asked(NamedTuple):
-    """What a sweep records besides where each flow ends.
+    """What a sweep records in addition to the end of each flow.
 
     **Fields:**
 
     - claims: a pattern of ids, as in `chosen`.
-    - curves: whether to record the course of each flow.
-    - portrait: the names of the two numbers in whose plane it is recorded too, or None.
+    - curves: whether to record the time series of each flow.
+    - portrait: the names of two numbers in whose plane the path of each flow is recorded too, or None.
     """
 
     claims: str | None = None
@@ -76,11 +77,12 @@ class Left(NamedTuple):
 
     **Fields:**
 
-    - margin: NaN if the claim promises nothing.
+    - margin: the least margin. NaN if the claim promises nothing, if the margin could not be computed, or if the
+      statement holds only because its sides have different signs.
     - t: the time of the least margin.
     - counts: whether the margin can be compared with those of other claims.
     - met: whether the hypotheses are met.
-    - which: the number of the claim among those with one name; -1 if none covers the loss.
+    - which: the number of the claim among those with the same name; -1 if none covers the loss.
     """
 
     margin: Scalar
@@ -93,7 +95,14 @@ class Left(NamedTuple):
 def chosen(
     pattern: str | None, problems: Iterable[Problem], curves: bool = False, portrait: Sequence[str] | None = None
 ) -> Judged:
-    """The claims about some problems whose ids match a pattern. Without a pattern, those that papers name for maps."""
+    """The claims to judge in the cells of a sweep.
+
+    **Arguments:**
+
+    - pattern: of the ids of claims. Without a pattern, the claims are those that papers name for maps.
+    - problems: the problems of some cells, at least one for each model. A claim must be about one of their models.
+    - curves, portrait: as in `Asked`.
+    """
     problems = list(problems)
     plane = None if portrait is None else portrait_of(portrait, problems[0])
     if pattern is None:
@@ -108,7 +117,7 @@ def chosen(
 
 
 def dtypes(judged: Judged) -> dict[str, np.dtype]:
-    """The dtypes of a map's arrays about claims."""
+    """The dtypes of a map's columns about claims and time series."""
     ids = [claim.id for claims in judged.claims.values() for claim in claims]
     return {
         **{f"margin_{name}{part}": np.dtype(float) for name in judged.claims for part in ("", "_time")},
@@ -127,9 +136,9 @@ def record_of_claims(
     **Arguments:**
 
     - judged: the claims.
-    - losses, starts: of the flows.
+    - losses, starts: the losses and the models at t = 0.
     - runs: the flows.
-    - subtracted: as in `flowsim.flow.solvers.summary.rounding_of`.
+    - subtracted: the minimum that was subtracted from each loss to compute its excess, or 0.
     """
     columns = {name: np.asarray(values) for name, values in _columns(losses, runs).items()}
     if judged.curves:
@@ -156,8 +165,10 @@ def record_of_claims(
 
 
 def _left_of(judged: Judged, *given: PyTree) -> dict[str, Left]:
-    """The margins of claims for flows, by one program for all. If a claim cannot be traced, each claim has a program,
-    and that claim is compared flow by flow.
+    """The margins of claims for flows, with lanes on the first axis.
+
+    One program computes all claims. If some claim cannot be traced, each claim gets its own program, and the claims
+    that cannot be traced are compared flow by flow.
     """
     try:
         return jax.tree.map(np.asarray, _program(judged, *given))
@@ -170,7 +181,7 @@ def _left_of(judged: Judged, *given: PyTree) -> dict[str, Left]:
 
 
 def _by_itself(judged: Judged, *given: PyTree) -> dict[str, Left]:
-    """The margins of claims for one flow, empty if they cannot be compared."""
+    """The margins of claims for one flow. If they cannot be computed, they are NaN."""
     try:
         return _one(judged, *given)
     except (ValueError, ArithmeticError, MemoryError, jax.errors.JaxRuntimeError):
@@ -199,7 +210,7 @@ def _one(
 
 
 def _left(claims: Sequence[Claim], loss: AbstractPopulationLoss, start: PyTree, run: Trajectory) -> Left:
-    """The margin of the claim that covers the loss."""
+    """The margin of the first claim that covers the loss."""
     for which, claim in enumerate(claims):
         if claim.foreign(loss, start) is not None:
             continue
@@ -222,7 +233,7 @@ def _nothing() -> Left:
 
 
 def _until_rounding(run: Trajectory, subtracted: Scalar) -> Trajectory:
-    """The flow as long as its excess is more than rounding, with the last such row repeated."""
+    """The flow up to the last row whose excess is more than rounding. All later rows repeat this row."""
     lost = ~is_known(run.excess, subtracted) & jnp.isfinite(run.excess)
     rows = jnp.arange(run.t.shape[0])
     last = jnp.max(jnp.where(lost, 0, rows))

@@ -31,7 +31,9 @@ class KeptBatches:
         self.folder, self._identity, self._batches = folder, identity, batches
 
     def check(self) -> None:
-        """Refuse batches of another sweep, or of another version of the software."""
+        """Raise `ForeignFileError` if a batch belongs to another sweep, or was computed by another version of the
+        software.
+        """
         for path in sorted(self.folder.glob("batch-*.npz")):
             with contextlib.suppress(DamagedFileError):
                 self._check(read_arrays(path), path)
@@ -41,7 +43,7 @@ class KeptBatches:
         return [place for place in range(len(self._batches)) if not self._path(place).exists()]
 
     def load(self, place: int) -> MapRecord | None:
-        """A finished batch; None if it is missing or damaged.
+        """The record of a finished batch. None if its file is missing or damaged, or holds other cells.
 
         **Raises:** `ForeignFileError` if it belongs to another sweep or to another version of the software.
         """
@@ -58,7 +60,7 @@ class KeptBatches:
         return {name: array for name, array in arrays.items() if name not in OF_BATCHES}
 
     def save(self, place: int, record: MapRecord) -> None:
-        """Keep a batch."""
+        """Write the record of a batch to its file."""
         arrays = {
             "origin": np.asarray(origin(self._identity)),
             "cells": np.asarray(self._batches[place].cells),
@@ -73,7 +75,11 @@ class KeptBatches:
 
 
 def check_marker(marker: pathlib.Path, document: Document, kept: KeptBatches) -> None:
-    """Refuse the marker of another sweep. A damaged one is ignored, since each batch identifies its sweep."""
+    """Raise `ProblemError` if the marker of a folder, sweep.json, is that of another sweep. If it is damaged, the
+    finished batches are checked instead, since each identifies its sweep.
+
+    **Arguments:** marker: the file; document: what it must hold; kept: the finished batches.
+    """
     try:
         found = read_document(marker)
         difference = None if found == document else _difference(found, document)
@@ -87,7 +93,7 @@ def check_marker(marker: pathlib.Path, document: Document, kept: KeptBatches) ->
 
 
 def _difference(one: Tables, other: Tables) -> str | None:
-    """The first axis or field in which two sweeps differ."""
+    """The name of the first axis or field in which two sweeps differ, or None."""
     left, right = (
         {f"the axis {axis['field']}": (place, axis["values"]) for place, axis in enumerate(document["axes"])}
         | {"--claims": document["claims"], "curves": document.get("curves")}

@@ -50,12 +50,12 @@ class Map:
     **Fields:**
 
     - tables: the problem that all cells share, as nested mappings in the form of a problem file.
-    - axes: what varies.
+    - axes: the axes of the grid.
     - quantities: arrays by name in the shape of the grid; ``docs/maps.md`` lists them.
     - folder: the folder of the map.
-    - claims: the pattern of the ids of claims, None for those that papers name.
-    - curves: whether the course of each flow is among the quantities.
-    - made: a digest of what a user's function made for the cells, or None.
+    - claims: the pattern of the ids of claims, None for those that papers name for maps.
+    - curves: whether the time series of each flow are among the quantities.
+    - made: a digest of the losses and starts that a user's function returned for the cells, or None.
     """
 
     tables: Tables
@@ -125,7 +125,7 @@ class Map:
         )
 
     def save(self) -> None:
-        """Write ``map.npz`` to the folder (no pickle); a partial file is never visible."""
+        """Write ``map.npz`` to the folder, whole or not at all, without pickle."""
         metadata = _document(self) | {"origin": origin(_identity(self))}
         arrays = {"metadata": np.asarray(json.dumps(metadata))} | self.quantities
         write_arrays(self.folder / "map.npz", arrays)
@@ -176,9 +176,9 @@ def sweep(
     """Integrate the flows of a grid of problems, and record where each ends, how long it takes, and the margins of
     claims.
 
-    Cells with an arrowhead are integrated in batches, those with another exact loss and at most 256 weights in lockstep
-    on all cores, and all others one by one with `gradient_flow`. Finished batches are kept in ``out/cells`` until the
-    map is complete. A sweep that was stopped resumes from them, with a bitwise equal map.
+    Cells with an arrowhead are integrated in batches, those with another exact loss and at most 256 weights in
+    lockstep on all cores, and all others one by one with `gradient_flow`. Finished batches are kept in
+    ``out/cells`` until the map is complete. A sweep that was stopped resumes from them, with a bitwise equal map.
 
     **Arguments:**
 
@@ -186,15 +186,16 @@ def sweep(
     - axes: dotted names of fields with their values, as a list or in the form of the command line
       (``"geom:1e-3:1:31"``).
     - out: a folder for ``map.npz``.
-    - claims: a pattern of the ids of claims, of papers or in the file of the problem, whose margins are recorded. By
+    - claims: a pattern of the ids of claims, of papers or in the problem's file, whose margins are recorded. By
       default a few that papers name for maps.
-    - curves: also record the course of each flow, its excess and its modes at some of its times.
+    - curves: also record the excess and the modes of each flow at some of its times; see `courses`.
     - resume: continue the sweep in the folder.
     - disk_budget: the largest size of the map in MB.
     - progress: whether to show a progress bar.
     - mesh: devices of this process that share the cells of a batch, by an axis named "samples".
-    - executor: integrates the batches instead of this process: anything with ``submit(function, *arguments).result()``.
-      The map is byte for byte that of a process that has called `flowsim.setup`, as its workers do.
+    - executor: integrates the batches instead of this process: anything with ``submit(function,
+      *arguments).result()``. The map is bitwise that of a process that has called `flowsim.setup`, as the workers
+      do.
 
     **Returns:** the `Map`. A cell whose flow could not be integrated has the outcome "failed".
 
@@ -222,12 +223,13 @@ def _given(value: object) -> object:
 def entered(
     unfinished: Map, plan: SweepPlan, resume: bool, progress: bool, mesh: Mesh | None, executor: Executor | None
 ) -> Map:
-    """The map of a sweep. This process must be the only one at work in its folder.
+    """Create or open the folder of a sweep, finish the sweep, and return its map. No other process may use the
+    folder.
 
     **Arguments:** as for `finish`; resume: as for `sweep`.
 
-    **Raises:** `ProblemError` in one line if the folder contains another sweep or other files, or if another process
-    works in it.
+    **Raises:** `ProblemError` in one line if the folder contains another sweep or other files, or if another
+    process works in it.
     """
     _refuse_mesh_elsewhere(mesh, executor)
     with at_work_in(unfinished.folder, "sweep"):
@@ -245,7 +247,7 @@ def integrate_part(
     mesh: Mesh | None,
     executor: Executor | None,
 ) -> list[int]:
-    """Finish the i-th of n parts of the batches of a sweep, while other processes may work at other parts.
+    """Integrate the i-th of n parts of the batches of a sweep, while other processes may work at other parts.
 
     **Arguments:** as for `finish`; part: (i, n).
 
@@ -273,13 +275,9 @@ def _refuse_mesh_elsewhere(mesh: Mesh | None, executor: Executor | None) -> None
 def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:
     """Create the folder of a sweep, or open it again.
 
-    **Arguments:**
+    **Arguments:** sweep: the sweep; plan: its plan; resume: whether to continue a sweep that is in the folder.
 
-    - sweep: the sweep.
-    - plan: its plan.
-    - resume: whether to continue a sweep that is there.
-
-    **Raises:** `ProblemError` in one line if it holds a run, another sweep, or this one without ``resume``.
+    **Raises:** `ProblemError` in one line if the folder holds a run, another sweep, or this one without ``resume``.
     """
     folder, document = sweep.folder, _document(sweep)
     # The problem is tested first: a process that enters at the same time writes it last.
@@ -320,7 +318,9 @@ def _metadata_of(arrays: MapRecord, path: pathlib.Path) -> Document:
 
 
 def _check_map(file: pathlib.Path, sweep: Map, known: bool) -> None:
-    """Refuse the map of another sweep. A damaged one in the folder of this sweep is removed."""
+    """Raise `ForeignFileError` for the map of another sweep. A damaged map is removed if the folder is ``known`` to
+    be of this sweep.
+    """
     try:
         found = _metadata_of(read_arrays(file), file).get("origin")
     except DamagedFileError as error:
@@ -334,7 +334,7 @@ def _check_map(file: pathlib.Path, sweep: Map, known: bool) -> None:
 def finish(
     unfinished: Map, plan: SweepPlan, progress: bool, mesh: Mesh | None, executor: Executor | None = None
 ) -> Map:
-    """The map of a sweep, from its finished batches and the others, which are integrated.
+    """Load the finished batches of a sweep, integrate the others, and write and return the map.
 
     **Arguments:**
 
@@ -379,7 +379,7 @@ def _count(plan: SweepPlan, places: Iterable[int]) -> int:
 def _integrated(
     plan: SweepPlan, places: Sequence[int], kept: KeptBatches, mesh: Mesh | None, executor: Executor | None
 ) -> Iterator[tuple[int, MapRecord]]:
-    """The records of some batches with their places, in the order in which they finish. Each is kept first."""
+    """Integrate batches, save each, and yield its place and its record, in the order in which they finish."""
     chosen = [plan.batches[place] for place in places]
     for number, record in _records(chosen, plan, mesh, executor):
         kept.save(places[number], record)
@@ -389,7 +389,7 @@ def _integrated(
 def _records(
     batches: Sequence[CellBatch], plan: SweepPlan, mesh: Mesh | None, executor: Executor | None
 ) -> Iterator[tuple[int, MapRecord]]:
-    """The record of each batch, with its number."""
+    """Integrate batches, and yield the number of each in the list with its record."""
     if executor is not None:
         calls = [(batch, [plan.cells[index].to_toml() for index in batch.cells], plan.asked) for batch in batches]
         yield from gathered(executor, integration.run_by_text, calls)

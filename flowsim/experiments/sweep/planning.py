@@ -20,8 +20,14 @@ from flowsim.problem import AbstractSpec, ProblemSpec, known_fields
 
 
 class SweepPlan(NamedTuple):
-    """The problems of all cells, the last axis varying fastest; the batches in which they are integrated; what is
-    recorded; and a digest of what a user's function made for the cells, or None.
+    """The plan of a sweep.
+
+    **Fields:**
+
+    - cells: the problems of all cells. The last axis varies fastest.
+    - batches: the batches in which the cells are integrated.
+    - asked: what is recorded.
+    - made: a digest of the losses and starts that a user's function returned for the cells, or None.
     """
 
     cells: list[AbstractSpec]
@@ -33,18 +39,18 @@ class SweepPlan(NamedTuple):
 def checked(
     tables: Tables, axes: tuple[GridAxis, ...], asked: Asked, disk_budget: float, mesh: Mesh | None
 ) -> SweepPlan:
-    """The plan of a sweep.
+    """The plan of a sweep, after all checks.
 
     **Arguments:**
 
-    - tables: what all cells share.
-    - axes: what varies.
+    - tables: the problem that all cells share.
+    - axes: the axes of the grid.
     - asked: what is recorded.
-    - disk_budget: in MB.
+    - disk_budget: the largest size of the map in MB.
     - mesh: devices that share samples.
 
-    **Raises:** `ProblemError` in one line if a problem is not valid, no claim matches, or the map is larger than the
-    disk budget.
+    **Raises:** `ProblemError` in one line if a problem is not valid, no claim matches, or the map is larger than
+    the disk budget.
     """
     require_float64()
     if not axes:
@@ -75,7 +81,9 @@ def checked(
 
 
 def _made(cells: Sequence[AbstractSpec]) -> str | None:
-    """A digest of the losses and starts of a user's function, which may read what no field of a problem names."""
+    """A digest of the losses and starts that a user's function returns for the cells. It is needed since the
+    function may read data that no field of the problem names. None for problems that problem files describe.
+    """
     if any(isinstance(spec, ProblemSpec) for spec in cells):
         return None
     digest = hashlib.sha256()
@@ -85,7 +93,10 @@ def _made(cells: Sequence[AbstractSpec]) -> str | None:
 
 
 def _check_size(count: int, kinds: tuple[np.dtype, ...], disk_budget: float) -> None:
-    """Refuse a map that is larger than the disk budget."""
+    """Raise `ProblemError` if a map is larger than the disk budget.
+
+    **Arguments:** count: the number of cells; kinds: the dtypes of the map's columns; disk_budget: in MB.
+    """
     # Finished batches exist together with the map until it is complete.
     megabytes = 2 * count * sum(kind.itemsize for kind in kinds) / 1e6
     if not megabytes <= disk_budget:
@@ -94,5 +105,7 @@ def _check_size(count: int, kinds: tuple[np.dtype, ...], disk_budget: float) -> 
 
 
 def _of_each_model(cells: Sequence[AbstractSpec]) -> list[AbstractSpec]:
-    """A cell for each model that problem files name; the first cell for problems of a function, which name none."""
+    """The first cell for each model that problem files name. Problems of a user's function name no model, and the
+    first cell stands for all of them.
+    """
     return list({repr(getattr(spec, "model", None)): spec for spec in reversed(cells)}.values())

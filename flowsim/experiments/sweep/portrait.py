@@ -1,4 +1,6 @@
-"""The plane of two numbers of a model: the paths of flows in it, which flows end together, and what is kept there."""
+"""Phase portraits in the plane of two numbers of a model: the plane, which flows end together, and conserved
+conics.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -31,13 +33,13 @@ _DRIFT = 1e-6  # of the size of its terms, by which a kept conic may change alon
 
 
 class Coordinate(NamedTuple):
-    """A number of a model.
+    """A number of a model, as a coordinate of the plane.
 
     **Fields:**
 
-    - name: that of a weight, ``b`` or ``U11[0][1]``, or of an observable.
+    - name: the name of a weight, such as ``b`` or ``U11[0][1]``, or of an observable.
     - of: model -> the number.
-    - put: (model, number) -> the model with this number as the weight; None for an observable.
+    - put: (model, number) -> the model in which this weight is the number; None for an observable.
     """
 
     name: str
@@ -45,7 +47,7 @@ class Coordinate(NamedTuple):
     put: Callable[[PyTree, Scalar], PyTree] | None
 
     def along(self, models: PyTree) -> np.ndarray:
-        """The numbers of models with a leading axis."""
+        """The number for each of several models, whose weights have a leading axis for them."""
         return np.asarray(eqx.filter_vmap(self.of)(models))
 
 
@@ -58,9 +60,9 @@ class Portrait(NamedTuple):
 
 
 def portrait_of(names: Sequence[str], problem: Problem) -> Portrait:
-    """The plane of two weights of the model or observables of a problem.
+    """The plane of two weights or observables of a problem's model.
 
-    A weight has the name of its array, `w` if the model is one array, with a place for each axis: ``U11[0][1]``.
+    A weight is named by its array, `w` if the model is one array, and its place on each axis: ``U11[0][1]``.
 
     **Raises:** `ProblemError` in one line that names what is not known.
     """
@@ -71,7 +73,7 @@ def portrait_of(names: Sequence[str], problem: Problem) -> Portrait:
 
 
 def flat(model: PyTree) -> np.ndarray:
-    """All weights of a model in a row."""
+    """All weights of a model as one vector."""
     return np.asarray(ravel_pytree(eqx.filter(model, eqx.is_inexact_array))[0])
 
 
@@ -105,18 +107,21 @@ def _coordinate(name: str, problem: Problem) -> Coordinate:
 
 
 def basins(problems: Sequence[Problem], ends: Sequence[np.ndarray]) -> np.ndarray:
-    """The number of the set of ends in which each flow ends, counted from 0.
+    """Divide the ends of flows into sets of ends that belong together, as in one valley of the loss.
 
-    Two ends are in one set if a chain of ends leads from one to the other, in which neighbours are closer than a
-    thousandth of the region of all starts and ends, or joined by a line in a valley. A point of a line, of loss h above
-    the lower end and of slope g, is about 2 h/|g| away from the bottom of a valley, which is exact for a parabola; the
-    line is in the valley if this is nowhere more than an eighth of its length. On a ridge between two minima g is zero.
-    A valley that no end is near may join two sets, and a ridge thinner than a 16th of a line may be overlooked.
+    Two ends are in one set if a chain of ends leads from one to the other. Neighbours in the chain are closer than
+    a thousandth of the extent of all starts and ends, or the line between them is in a valley. At a point of the
+    line, let h be the loss above the lower end, and g the gradient. For a parabola, the distance to the bottom of
+    the valley is 2 h/|g|. The line is in the valley if this is nowhere more than an eighth of its length; on a
+    ridge between two minima g is zero. A valley that no end is near may join two sets, and a ridge thinner than a
+    16th of a line may be overlooked.
 
     **Arguments:**
 
-    - problems: of the flows.
-    - ends: all weights at the end of each flow, in a row.
+    - problems: the problem of each flow.
+    - ends: all weights at the end of each flow, as a vector.
+
+    **Returns:** for each flow the number of the set in which it ends, counted from 0.
     """
     points = np.stack(ends)
     pairs = [np.stack([flat(problem.start), end]) for problem, end in zip(problems, points, strict=True)]
@@ -178,18 +183,19 @@ def _slopes(loss: AbstractPopulationLoss, like: PyTree, points: Float[Array, "n 
 
 
 def _model(like: PyTree, point: Float[Array, " weights"]) -> PyTree:
-    """The model with all weights in a row."""
+    """The model with the structure of ``like`` and the weights in a vector, in the order of `flat`."""
     arrays, fixed = eqx.partition(like, eqx.is_inexact_array)
     return eqx.combine(ravel_pytree(arrays)[1](point), fixed)
 
 
 class Conic(NamedTuple):
-    """q(x, y) = <coefficients, (x^2, y^2, x y, x, y)>, which flows keep.
+    """A conserved function of two weights: q(x, y) = <coefficients, (x^2, y^2, x y, x, y)> is constant along flows.
 
     **Fields:**
 
-    - coefficients: the first that is not zero is positive.
-    - drift: the largest change of q along the computed flows, over the largest sum of the sizes of its terms.
+    - coefficients: the five coefficients. The first that is not zero is positive.
+    - drift: the largest change of q along a computed flow, relative to the largest sum of the sizes of its terms
+      there.
     """
 
     coefficients: tuple[float, ...]
@@ -197,16 +203,18 @@ class Conic(NamedTuple):
 
 
 def kept(portrait: Portrait, problems: Sequence[Problem], paths: Sequence[np.ndarray]) -> Conic | None:
-    """The conic in the plane of two weights that all flows keep, or None if there is none.
+    """The function q of the form `Conic` that all flows conserve. None if there is none or more than one, or if a
+    coordinate is not a weight.
 
-    <grad q, velocity> = 0 is linear in the coefficients of q. It is solved at random points of the plane, where the
-    other weights are those of starts; a solution must then stay constant along every flow, where they may move.
+    The condition <grad q, velocity> = 0 is linear in the coefficients of q. It is solved at random points of the
+    plane, where the other weights are those of starts. They may move along a flow, so that a solution must also
+    stay constant along every computed flow.
 
     **Arguments:**
 
     - portrait: the plane.
-    - problems: of the flows.
-    - paths: the points of each flow, (rows, 2).
+    - problems: the problem of each flow.
+    - paths: the points of each flow in the plane, (rows, 2).
     """
     if portrait.x.put is None or portrait.y.put is None:
         return None
@@ -236,14 +244,16 @@ def kept(portrait: Portrait, problems: Sequence[Problem], paths: Sequence[np.nda
 
 
 def _terms(point: np.ndarray, speed: np.ndarray) -> list[float]:
-    """The rates of x^2, y^2, x y, x and y."""
+    """The time derivatives of x^2, y^2, x y, x and y at a point (x, y) with velocity (dx/dt, dy/dt)."""
     (x, y), (dx, dy) = point, speed
     return [2 * x * dx, 2 * y * dy, y * dx + x * dy, dx, dy]
 
 
 def _only_solution(equations: np.ndarray) -> np.ndarray | None:
-    """The solution of homogeneous equations, up to its size, if there is exactly one. Its largest term has the
-    coefficient 1 or -1, and what is a whole number to 1e-8 is rounded to it.
+    """The solution of homogeneous linear equations, up to a factor. None if there is not exactly one.
+
+    The factor is such that the largest term has coefficient 1. Coefficients within 1e-8 of an integer are rounded
+    to it.
     """
     scales = np.max(np.abs(equations), axis=0)
     scales[scales == 0] = 1.0

@@ -33,7 +33,7 @@ def record(summary: Summary, scales: Scales, rtol: np.ndarray) -> MapRecord:
 
     - summary: the summaries of the flows.
     - scales: the natural scales of their losses.
-    - rtol: the tolerances.
+    - rtol: the tolerance of each flow.
     """
     # If no model of least loss is known, only the start shows which weights are small.
     known_size = np.where(scales.weights > 0, scales.weights, np.inf)
@@ -63,7 +63,13 @@ def record(summary: Summary, scales: Scales, rtol: np.ndarray) -> MapRecord:
 
 
 def _outcome(summary: Summary, scales: Scales, closest: np.ndarray, rtol: np.ndarray) -> np.ndarray:
-    """Where each flow ended, by the numbers in docs/maps.md."""
+    """The outcome of each flow: one of `OUTCOMES`, by the limits in docs/maps.md.
+
+    **Arguments:**
+
+    - summary, scales, rtol: as for `record`.
+    - closest: the least norm of the weights along each flow, relative to the norm of small weights.
+    """
     finished = np.asarray([STATUSES[code].finished for code in summary.status])
     stopped = np.asarray([STATUSES[code] in (Status.GRAD_NORM, Status.STATIONARY) for code in summary.status])
     largest = np.minimum(np.sqrt(summary.largest_grad_norm_sq), scales.gradient)
