@@ -1,4 +1,4 @@
-"""What a claim needs: its hypotheses, one and two at a time, and the bounds of its spaces of problems."""
+"""Ablations: search which of its hypotheses a claim needs, and which bounds of its spaces of problems."""
 
 from flowsim.experiments.ablation.result import FILE as FILE
 from flowsim.experiments.ablation.result import Ablation as Ablation

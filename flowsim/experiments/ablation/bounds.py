@@ -1,9 +1,9 @@
 """Widen the bounds of a claim's spaces: try problems beyond one end of one axis, where the statement may fail.
 
 Bounds of seeds, of lists and of ranks, which are at most the dimension, are not tested. Numbers are drawn up to ten
-times an upper bound, or down to a tenth of a lower one. If the axis has negative numbers, or for a lower bound
-zero, numbers are instead drawn up to the length of the axis beyond the bound. Sizes of arrays, which decide the
-cost of a problem, are drawn up to a quarter beyond, and at least one beyond.
+times an upper bound, or down to a tenth of a lower one. If the axis has negative numbers, or if the lower bound is
+zero, they are drawn up to the length of the axis beyond the bound. Sizes of arrays decide the cost of a problem.
+They exceed a bound by at most a quarter of it, or by one if that is more.
 """
 
 import functools
@@ -22,10 +22,10 @@ from flowsim.experiments.search.points import Point, Sampler, remembered
 from flowsim.experiments.search.screening import LANES, Margin, Screen, built
 
 _FACTOR = 10  # by which a bound is widened
-_PART = 4  # a size is widened by this part of it
+_PART = 4  # a size is widened by a quarter of it
 _EMPTY = 4  # batches without a problem after which no more are drawn
 _HALVINGS = 12
-_NEAREST = 2  # failures nearest to the bound, from which the way back to it is searched, and the worst
+_NEAREST = 2  # failures nearest to the bound that are bisected, in addition to the worst one
 _LOOKING, _JUDGING = "looking beyond a bound", "judging beyond a bound"
 _TIME = "the time ended before: give it more"
 
@@ -38,9 +38,9 @@ class Bound(NamedTuple):
     - axis: the name of the axis.
     - upper: whether it is the upper end.
     - at: the value at this end.
-    - reach: the farthest value beyond it at which problems are drawn.
+    - reach: the farthest value beyond this end at which problems are drawn.
     - sizes: whether the axis changes the shapes of arrays.
-    - places: the numbers of the claim's spaces that have this end.
+    - places: the indices of the claim's spaces that have this end.
     """
 
     axis: str
@@ -120,7 +120,7 @@ class Outlook:
 
     - claim: the claim.
     - screen: computes the margins of the claim, also where hypotheses are not met.
-    - first: the number that the claim's first space has in the screen.
+    - first: the index of the claim's first space among the spaces of the screen.
     - bound: the bound.
     - seed: the seed of the draws.
     - most: the number of problems after which no further batch is drawn.
@@ -205,7 +205,7 @@ def _exists(space: Space, point: Point, refused: list[str]) -> bool:
 
 
 def _missing(looked: Sequence[tuple[Point, Margin]]) -> str:
-    """A text with the hypotheses that exclude all problems beyond the bound."""
+    """A sentence that names the hypotheses that exclude all problems beyond the bound."""
     excluded = Counter(name for _, margin in looked for name in margin.unmet)
     always = [name for name, count in excluded.items() if count == len(looked)]
     if always:
@@ -216,8 +216,8 @@ def _missing(looked: Sequence[tuple[Point, Margin]]) -> str:
 def _over(space: Space, bound: Bound) -> Space:
     """The space with the axis of the bound replaced by the values from the bound to its ``reach``.
 
-    The values of an axis of sizes start one beyond the bound. The entries of a vector keep their range inside the
-    bound, too, so that a vector may have entries on both sides.
+    For a size of arrays, the values start one beyond the bound. For a vector, they also include the former range,
+    so that a vector may have entries on both sides of the bound.
     """
     axis: Axis = space.axes[bound.axis]
     span = axis.of if isinstance(axis, Each) else axis
@@ -251,7 +251,7 @@ def _way_back(
     """Move a failure towards the bound by bisection, with all other axes fixed.
 
     **Returns:** the nearest problem to the bound at which the statement seems to fail, and the nearest value of the
-    axis at which it does not; None for this value if it is not known, or if the statement also fails at the bound.
+    axis at which it does not. This value is None if it is not known, or if the statement also fails at the bound.
     """
 
     def at(part: float) -> Point:

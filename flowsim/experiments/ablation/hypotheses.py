@@ -36,8 +36,8 @@ def looked(screen: Screen, turns: Sequence[Sequence[int]], seed: int, clock: Clo
     **Arguments:**
 
     - screen: computes the margins of the claim, also where hypotheses are not met.
-    - turns: groups of space numbers. Batches are drawn from each group in turn, and within a group from each space
-      in turn.
+    - turns: groups of indices of the screen's spaces. Batches are drawn from each group in turn, and within a group
+      from each space in turn.
     - seed: the seed of the draws.
     - clock: the budget.
     - most: the number of problems after which no further batch is drawn.
@@ -62,9 +62,9 @@ def looked(screen: Screen, turns: Sequence[Sequence[int]], seed: int, clock: Clo
 def together(names: Sequence[str], seen: Seen, needed: Names) -> list[Names]:
     """The sets of hypotheses to drop together.
 
-    These are all pairs of hypotheses that were not found needed. A hypothesis may be unmet only together with at
-    least two others. Then the smallest set of unmet hypotheses that contains it is added, the most frequent one of
-    several, unless it contains a needed hypothesis.
+    All pairs of hypotheses that were not found needed come first. Some hypotheses may be unmet only together with
+    at least two others. For each of them, the smallest set of unmet hypotheses that contains it follows, or the
+    most frequent of the smallest sets. Sets that contain a needed hypothesis are left out.
 
     **Arguments:** names: all hypotheses; seen: problems with their margins; needed: the hypotheses found needed.
     """

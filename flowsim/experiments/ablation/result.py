@@ -15,7 +15,7 @@ from flowsim.claims import Claim
 from flowsim.experiments.search.counterexample import Counterexample
 
 FILE = "ablation.json"
-_FAR = 1e3  # a larger factor is not worth a word
+_FAR = 1e3  # larger factors are not reported
 _LATE = "the time ended before any of them was judged: give it more"
 
 
@@ -83,9 +83,9 @@ class Ablated(AbstractRow):
 
     @property
     def verdict(self) -> str:
-        """The result: "needed" (for several hypotheses: one of them is), "not found needed", "not judged" if the
-        time ended before any failure was judged, or "never unmet alone" if no problem misses exactly these
-        hypotheses.
+        """The result: "needed", which for several hypotheses means that one of them is; "not found needed"; "not
+        judged" if the time ended before any failure was judged; or "never unmet alone" if no problem misses exactly
+        these hypotheses.
         """
         if self.counterexample is not None:
             return "needed"
@@ -220,8 +220,8 @@ class Ablation:
 
     @property
     def lines(self) -> list[str]:
-        """The table, with a line for each row. Two kinds of rows share a line: sets of several hypotheses that no
-        problem misses, and bounds that were not tried for the same reason.
+        """The table, with a line for each row. Rows of several hypotheses that no problem misses share a line.
+        Bounds that were not tried for the same reason share a line, too.
         """
         return [line for _, lines in self._sections() for line in lines]
 

@@ -25,7 +25,7 @@ from flowsim.experiments.search.screening import Screen, built
 # Shares of the budget at which each part ends: looking without hypotheses, judging each alone, looking at starts that
 # are changed twice, judging several together, bounds. The rest makes counterexamples small.
 _LOOKED, _ALONE, _TWICE, _JUDGED, _WIDENED = 0.35, 0.5, 0.6, 0.7, 0.85
-_OUTLOOK = 0.6  # of the time for bounds, before any problem beyond them is judged
+_OUTLOOK = 0.6  # of the time for bounds is spent before any problem beyond them is judged
 
 
 def ablate(
@@ -39,21 +39,22 @@ def ablate(
 ) -> Ablation:
     """Search for the hypotheses that a claim needs, and for the bounds of its spaces that it needs.
 
-    For each hypothesis, a problem is searched that violates the statement and meets all other hypotheses; likewise
-    for each pair of hypotheses neither of which was found needed. For each bound, a problem beyond it is searched
-    that violates the statement.
+    For each hypothesis, the search looks for a problem that violates the statement and meets all other hypotheses.
+    For each pair of hypotheses neither of which was found needed, it looks for one that meets all hypotheses except
+    this pair. For each bound, it looks for a problem beyond the bound that violates the statement.
 
     **Arguments:**
 
     - claim: the claim.
-    - budget: seconds, shared by all of these. At most one more unit of work is done (see `Clock`).
-    - problems: a number of problems instead: two thirds of them for single hypotheses, a sixth for pairs if there
-      are any, the rest for bounds, in whole batches. The result then depends on the seed and not on the clock.
+    - budget: seconds for the whole search. At most one more unit of work is done (see `Clock`).
+    - problems: a number of problems instead of a budget: two thirds of them for single hypotheses, a sixth for
+      pairs if there are any, the rest for bounds, in whole batches. The result then depends on the seed and not on
+      the clock.
     - seed: the seed of the draws.
     - out: a folder for ablation.json.
     - progress: whether to show a progress bar.
 
-    **Raises:** `ValueError` if the claim has no spaces, or neither hypotheses nor spaces with bounds, or if
+    **Raises:** `ValueError` if the claim has no spaces, if it has neither hypotheses nor bounds to test, or if
     ablation.json cannot be written to the folder.
     """
     if out is not None:
@@ -112,7 +113,9 @@ def _small(claim: Claim, screen: Screen, rows: list[Dropped], clock: Clock) -> t
 
 
 def _siblings(claim: Claim) -> list[Space]:
-    """The spaces of the paper's claims about the same models, except the spaces of the claim itself."""
+    """The spaces of other claims of the same paper about the same models, without the spaces of the claim
+    itself.
+    """
     paper, found = claim.id.partition(".")[0], []
     for other in papers.ALL_CLAIMS:
         if other.id.partition(".")[0] == paper and other.models == claim.models:

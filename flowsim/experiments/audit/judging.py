@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     - claim: the claim.
     - name: the name of the problem.
     - problem: the problem.
-    - status, certificates: how the integration ended and the certificates of its accuracy. None if nothing was
+    - status, certificates: the status of the flow and the certificates of its accuracy; None if nothing was
       integrated.
     - verdict: the verdict.
     """
@@ -57,7 +57,7 @@ class _Case(NamedTuple):
 class _Call(NamedTuple):
     """The cases to judge on one problem.
 
-    **Fields:** spec: the problem; keys: the key of each case (see `_keys`), by the place of the case in the list of
+    **Fields:** spec: the problem; keys: the key of each case (see `_keys`), by the index of the case in the list of
     all cases.
     """
 
@@ -91,7 +91,8 @@ def judge_all(
     - shard: (i, n) to judge only the i-th of n parts of the problems.
     - own: the file of the claims if they do not belong to a paper.
 
-    **Returns:** the entries in the order of the claims, without those of other shards that are not kept.
+    **Returns:** the entries in the order of the claims. Entries of other shards are left out unless their verdicts
+    are kept.
 
     **Raises:** `ProblemError` in one line.
     """
@@ -134,7 +135,7 @@ def _cases(chosen: Iterable[Claim], overrides: Sequence[str], skipped: list[str]
 
 
 def _groups(cases: Sequence[_Case]) -> Iterable[list[int]]:
-    """The places of the cases that are judged together: those of one paper on one problem."""
+    """Group the indices of the cases that are judged together: those of one paper on one problem."""
     groups: dict[tuple[AbstractSpec, str], list[int]] = {}
     for place, case in enumerate(cases):
         groups.setdefault((case.spec, case.claim.id.partition(".")[0]), []).append(place)
@@ -144,7 +145,7 @@ def _groups(cases: Sequence[_Case]) -> Iterable[list[int]]:
 def _keys(kept: Kept, cases: Sequence[_Case]) -> list[str]:
     """The digests of all that the verdict of each case depends on, for cases on one problem.
 
-    A claim along the flow depends on all of these cases that are along the flow, since they are compared together.
+    Claims along the flow are compared together, so that the digest of each such case covers all of them.
     """
     flowing = [case.claim for case in cases if case.claim.along_flow]
     return [kept.key_of(case.claim, flowing if case.claim.along_flow else (), case.spec) for case in cases]

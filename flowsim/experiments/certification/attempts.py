@@ -25,11 +25,11 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.problem import AbstractSpec
 
-_FOREVER = 1 / 3  # of the seconds, for a proof for all t
-_FIRST = 2 / 3  # of those that are left, for one until the end of the flow
-_SHORTER = 0.1  # of that time, until which a proof is tried then
-_CLEAR = 1e-3  # of the worst failure
-_ROUNDING = 1e-12  # of the sides, in addition to the floor
+_FOREVER = 1 / 3  # of the time limit, for a proof for all t
+_FIRST = 2 / 3  # of the remaining time, for a proof until the end of the flow
+_SHORTER = 0.1  # of the end time of the flow: a proof until then is tried next
+_CLEAR = 1e-3  # of the worst margin: a failure that is clear
+_ROUNDING = 1e-12  # relative to the sides, in addition to the floor of the verdict
 _OF_SAMPLES = "nothing is proved of a sample"
 _OF_FLOWS = "certificates are of flows, and this is gradient descent"
 
@@ -112,7 +112,7 @@ def certified(
 
 
 def certification(claim: Claim, specs: Iterable[AbstractSpec], *, until: float | None = None) -> Document:
-    """A certificate of a claim on the first problem for which one is found.
+    """Find a certificate of a claim. Problems are tried in order until one gives a certificate.
 
     A claim that is violated is refuted at a time where it fails. Any other claim is proved for all t up to a time.
 
@@ -204,8 +204,8 @@ def _first_failure(claim: Claim, evidence: Evidence) -> float:
 
 
 def _as_promised(claim: Claim) -> Claim:
-    """A claim that agrees with the given one where that promises something. Elsewhere its sides are equal, so that
-    it does not fail there.
+    """A claim that agrees with the given claim wherever the latter promises something. Elsewhere its sides are
+    equal, so that it does not fail there.
     """
 
     def compare(loss: AbstractPopulationLoss, flow: Trajectory) -> Comparison:

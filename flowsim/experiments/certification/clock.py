@@ -6,7 +6,7 @@ import threading
 import types
 from collections.abc import Iterator
 
-_AGAIN = 0.25  # seconds, after which it is tried again
+_AGAIN = 0.25  # seconds after which an interruption is tried again
 _WHOLE = ("jax", "jaxlib")  # packages that are not interrupted
 
 

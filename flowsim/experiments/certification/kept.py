@@ -18,7 +18,7 @@ from flowsim.experiments.certification.attempts import certified
 from flowsim.problem import AbstractSpec
 
 SECONDS = 60.0  # for each claim
-FLOWS = 4  # that are followed at a time
+FLOWS = 4  # flows that are kept in memory at a time
 FIELDS = ("certified", "proved_until", "uncertified")
 
 
@@ -65,8 +65,8 @@ class Certificates:
     def certified(
         self, claim: Claim, verdict: Verdict, evidence: Evidence | DescentEvidence, spec: AbstractSpec
     ) -> Verdict:
-        """Add the result of a certificate to a verdict. The result is loaded from the folder, or a certificate is
-        tried.
+        """Add the result of a certificate to a verdict. If the folder has no valid result, `tried` looks for a
+        certificate.
 
         **Raises:** `ContradictionError` if the certificate shows the opposite of the verdict.
         """

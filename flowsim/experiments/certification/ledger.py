@@ -132,8 +132,9 @@ def _tried(
 
 
 def _recorded(group: _Entries, record: Record, kept: Kept) -> Iterator[Entry]:
-    """The entries of a claim. The entry that the recorded row is about gets the row's result, and is added if it is
-    the smallest counterexample.
+    """The entries of a claim. The entry that the claim's recorded row is about gets the result in the row.
+
+    If the row is about the smallest counterexample, which is not a problem of the claim, an entry for it is added.
 
     **Raises:** `ContradictionError` if the result is the opposite of the entry's verdict.
     """

@@ -33,7 +33,7 @@ def key_of(claim: Claim, spec: AbstractSpec) -> str:
 
 
 class Record:
-    """A folder of files PAPER.json, each with a row for each claim of a paper.
+    """A folder of files, PAPER.json for each paper. A file has one row for each claim of the paper.
 
     **Arguments:** folder: the folder, created with the first row; fresh: whether to ignore existing rows.
     """
@@ -51,7 +51,9 @@ class Record:
         return self._read(self.path_of(claim)).get(_name(claim))
 
     def forget(self, claim: Claim) -> None:
-        """Remove the row of a claim from memory. The file keeps it until the next row of the same paper is saved."""
+        """Remove the row of a claim from memory. The file keeps the row until another row of the same paper is
+        saved.
+        """
         self._read(self.path_of(claim)).pop(_name(claim), None)
 
     def save(self, claim: Claim, row: Document) -> None:

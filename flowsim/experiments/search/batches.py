@@ -18,18 +18,18 @@ Seen = list[tuple[Point, Margin]]
 
 
 class BatchUnit(NamedTuple):
-    """A batch of points of one space to draw, with the results that are known before.
+    """A batch of points to draw from one space, and the results on which the draw depends.
 
     **Fields:**
 
-    - place: the number of the space.
+    - place: the index of the space.
     - batch: the number of the batch in this space.
     - seed: the seed of the search.
     - known: points with their objectives.
     - refused: the least margin among points whose margin fails but whose verdict is not "violated"; infinite if
       there are none.
-    - least: the least margin of all points that meet the hypotheses, with its point, or None.
-    - descends: whether a descent follows, from the point with the least margin.
+    - least: the least margin so far of a point that meets the hypotheses, with the point, or None.
+    - descends: whether a descent of the margin follows, from the point with the least margin.
     """
 
     place: int
@@ -68,7 +68,7 @@ class BatchResult(NamedTuple):
 
     @staticmethod
     def of(document: Document) -> "BatchResult":
-        """The result that a document of `document` contains."""
+        """The inverse of `document`."""
         doubts = [(name, margin) for name, margin in document["doubts"]]
         return BatchResult(seen_of(document["seen"]), seen_of(document["below"]), doubts)
 
@@ -97,8 +97,8 @@ def look(screen: Screen, unit: BatchUnit, clock: Clock) -> BatchResult:
 
 
 def look_on_worker_for_place(screen: Screen, unit: BatchUnit, clock: Clock) -> BatchResult:
-    """The result of `look` on a worker, without the counterexample. The main process confirms it again at its
-    point.
+    """The result of `look` on a worker, without the counterexample. The main process confirms the counterexample
+    again at its point.
     """
     return look(screen, unit, clock)._replace(found=None)
 

@@ -61,7 +61,7 @@ class Clock:
     def tell(self, what: str, *, at_once: bool = True) -> None:
         """Update the progress bar.
 
-        **Arguments:** what: the present unit of work; at_once: whether to redraw the bar now.
+        **Arguments:** what: the unit of work, in words; at_once: whether to redraw the bar now.
         """
         if self._bar is not None:
             self._bar.set_postfix_str(what, refresh=False)

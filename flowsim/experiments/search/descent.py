@@ -1,4 +1,4 @@
-"""Descent of the margin from a point. The derivatives of the margin go through the loss, the flow and its limit."""
+"""Descent of the margin from a point, by derivatives through the loss and through the flow with its limit."""
 
 import math
 from typing import Any

@@ -70,7 +70,9 @@ def edge(
     found = {low: Judgement.HOLDS, high: Judgement.VIOLATED}
 
     def first(is_before: Callable[[Judgement], bool]) -> float:
-        """Narrow the step sizes down to where a verdict is no longer one of those before."""
+        """The first step size whose verdict no longer satisfies ``is_before``, by bisection to the relative
+        accuracy ``rtol``.
+        """
         while True:
             known = sorted(found)
             before = max(eta for eta in known if is_before(found[eta]))

@@ -17,7 +17,7 @@ PROGRESS = "search.json"
 
 
 class KeptUnits:
-    """The results of the units of a search, in the file search.json.
+    """The results of the units of work of a search, in the file search.json.
 
     **Arguments:**
 
@@ -25,8 +25,8 @@ class KeptUnits:
     - what: what is searched for.
     - claim, spaces, seed, clock: those of the search.
 
-    **Fields:** earlier: the results that an earlier run wrote to the file; done: the results of this run, which
-    begin with the earlier ones.
+    **Fields:** earlier: the results that an earlier run wrote to the file; done: the results of this run so far,
+    which first repeats the earlier ones.
 
     **Raises:** `ValueError` if the file is damaged, or from another search or another version of the software.
     """

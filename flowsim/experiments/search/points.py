@@ -28,7 +28,7 @@ _BEST, _LATEST = 64, 64  # points from which the sampler learns; the cost of a d
 class Point:
     """A problem of a space.
 
-    **Fields:** space: the number of the space; values: the value of each axis.
+    **Fields:** space: the index of the space; values: the value of each axis.
     """
 
     space: int
@@ -68,7 +68,7 @@ class Sampler:
     **Arguments:**
 
     - space: the space.
-    - place: its number.
+    - place: the index of the space.
     - seed: the seed.
     """
 
@@ -104,7 +104,9 @@ class Sampler:
         return points
 
     def _shape(self, batch: int, rng: np.random.Generator) -> Document:
-        """The values of the axes that change shapes: on a grid in the first round, at random later."""
+        """The values of the axes that change shapes, for one batch: on a grid in the first round of batches, at
+        random later.
+        """
         names = self._shaping
         axes = [self.space.axes[name] for name in names]
         grid = [dict(zip(names, values, strict=True)) for values in itertools.product(*map(_few, axes))]

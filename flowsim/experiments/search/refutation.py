@@ -38,8 +38,8 @@ class Refutation:
     - claim: the claim.
     - counterexample: None if none was found.
     - problems: the number of problems tried.
-    - met: how many of the problems met the hypotheses.
-    - promising: at how many of those that met the hypotheses the statement promises anything.
+    - met: the number of problems that met the hypotheses.
+    - promising: the number of problems that met the hypotheses and at which the statement asserts anything.
     - doubtful: how many problems had a failing margin but were not violated, by a description of their verdict.
     - least: the smallest margin of a problem that meets the hypotheses, and the values of that problem; None if no
       margin was computed.

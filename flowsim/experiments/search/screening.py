@@ -35,7 +35,7 @@ from flowsim.losses.sampled.monte_carlo import prepared
 from flowsim.problem import AbstractSpec, Problem, spec_of
 
 LANES = 32
-_FEW, _SOME = 8, 16  # flows, which are integrated one by one, and problems without flows
+_FEW, _SOME = 8, 16  # points in a batch that are evaluated alone, with and without a flow
 FLOW_RTOL = 1e-7
 _TRACED = ("context_length", "seed", "rotation_seed")
 
@@ -123,9 +123,7 @@ class Screen:
         return _FEW if self.claim.along_flow else _SOME
 
     def gradient(self, point: Point) -> tuple[float, dict[str, np.ndarray]] | None:
-        """The margin and its derivatives with respect to the traced axes, by name; None if the problem cannot be
-        traced.
-        """
+        """The margin, and for each axis of traced numbers its derivative; None if JAX cannot trace the problem."""
         program = self._program(point)
         return program.gradient(point) if program else None
 
@@ -218,7 +216,9 @@ class _Program:
         return found
 
     def gradient(self, point: Point) -> tuple[float, dict[str, np.ndarray]]:
-        """The margin, and its derivatives with respect to the traced axes except seeds."""
+        """The margin, and its derivatives with respect to the traced numbers of each axis. Seeds have no
+        derivative.
+        """
         numbers = jax.tree.map(lambda leaf: leaf[0], self._stacked([point]))
         free = {name: numbers[name] for name in self._names if not name.endswith("seed")}
         if not free:
@@ -252,7 +252,9 @@ class _Program:
         return jnp.where(finished, looked.room.margin, jnp.nan)
 
     def _one(self, numbers: Mapping[str, Array]) -> tuple[Seen, Bool[Array, ""]]:
-        """The margin and the hypotheses of one problem, and whether its flow came near the minimum."""
+        """The margin and the hypotheses of one problem, and whether its flow came near the minimum, which is always
+        true for claims about the start.
+        """
         loss, start = self._problem(numbers)
         self._hypotheses = [condition.name for condition in self._claim.hypotheses(loss, start)]
         if self._claim.along_flow:

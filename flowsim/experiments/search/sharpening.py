@@ -37,8 +37,8 @@ from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses.sampled.monte_carlo import stated
 from flowsim.problem import AbstractSpec, spec_of
 
-_VALUES = 6  # of a parameter, for each of which the best factor is searched
-_FEWEST, _BENT = 3, 0.02  # the fewest values for a power law, and the share of the variance that it may leave
+_VALUES = 6  # of a parameter, at which the best factor is searched
+_FEWEST, _BENT = 3, 0.02  # values for a power law, and the unexplained share of the variance
 _MIDDLE = 3  # dimensions, loops, layers, heads, if they are not the parameter
 
 
@@ -46,8 +46,8 @@ _MIDDLE = 3  # dimensions, loops, layers, heads, if they are not the parameter
 class Growth:
     """The best factor of a bound as a function of one parameter.
 
-    **Fields:** name: the parameter; values: some of its values; factors: at each value, the least factor over all
-    others.
+    **Fields:** name: the parameter; values: some of its values; factors: the least factor found at each of these
+    values.
     """
 
     name: str
@@ -203,11 +203,11 @@ def _equates(claim: Claim, space: Space, seed: int) -> bool:
 
 
 class FamilyUnit(NamedTuple):
-    """A batch of points of one space to draw, with the results that are known before.
+    """A batch of points to draw from one space, and the results on which the draw depends.
 
     **Fields:**
 
-    - place: the number of the space.
+    - place: the index of the space.
     - batch: the number of the batch in this space.
     - seed: the seed of the search.
     - known: points with their objectives.
@@ -313,7 +313,9 @@ class _Family:
                     yield FamilyUnit(place, 0, self._seed, [], ends, (name, float(value)))
 
     def anywhere(self) -> Iterator[FamilyUnit]:
-        """Batches with all numbers free, without end. Spaces take turns, and so do the shapes of each space."""
+        """An endless series of batches with all numbers free. Spaces take turns, and so do the shapes of each
+        space.
+        """
         self._known.clear()
         for number in itertools.count():
             place, batch = number % len(self._spaces), number // len(self._spaces)

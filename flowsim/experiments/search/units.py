@@ -120,9 +120,10 @@ def results_of(
 
     - draw: returns the next unit, drawn from the results that `known_by` allows, or None after the last.
     - here: unit -> its result, in this process.
-    - workers: the executor, the claim's place and the function that compute results on workers instead, or None.
+    - workers: the executor, the `SpacePlace`, and the function that computes a result on a worker; None to use
+      ``here``.
     - clock: the budget.
-    - continues: whether to continue.
+    - continues: returns whether to continue.
     - taken: the number of units that an earlier run has processed.
     """
     if workers is None:

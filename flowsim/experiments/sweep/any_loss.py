@@ -100,10 +100,10 @@ def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None, asked: Ask
 def _groups(members: list[int]) -> list[tuple[list[int], int]]:
     """Split problems of one program into groups that are integrated in lockstep.
 
-    **Arguments:** members: the places of the problems.
+    **Arguments:** members: the indices of the problems.
 
-    **Returns:** the places of each group, and the number of lanes of its program. No groups if there are too few
-    problems to be worth a compilation.
+    **Returns:** the indices in each group, and the number of lanes of its program. There are no groups if there are
+    too few problems to be worth a compilation.
     """
     if len(members) < _FEWEST_LANES:
         return []
@@ -128,7 +128,7 @@ def at_once(function: Callable[[Group], Result], groups: Sequence[Group]) -> lis
 
 
 def _of_one_program(problems: Sequence[Problem]) -> list[list[int]]:
-    """Group the places of problems that one program can integrate: they have the same functions, and arrays of the
+    """Group the indices of problems that one program can integrate: they have the same functions, and arrays of the
     same shapes. Problems that cannot be integrated in lockstep are left out.
     """
     groups: list[tuple[PyTree, list[int]]] = []
@@ -190,7 +190,7 @@ def _together(problems: Sequence[Problem], ends: Ends, lanes: int, judged: Judge
 
 @eqx.filter_jit
 def integrate(losses: PyTree, starts: PyTree, ends: Ends) -> tuple[Summary, Scales, PyTree, Trajectory, Array, Array]:
-    """Integrate flows in lockstep, with lanes on the first axis of all arrays.
+    """Integrate flows in lockstep. All arrays have one flow (lane) for each index of the first axis.
 
     **Arguments:**
 

@@ -1,4 +1,6 @@
-"""Integrate cells of a sweep whose losses have an arrowhead. Flows of similar dimension are padded to one shape."""
+"""Integrate cells of a sweep whose losses have an `Arrowhead`. Flows of similar dimension are padded to one
+shape.
+"""
 
 import functools
 from collections.abc import Hashable, Sequence
@@ -26,7 +28,7 @@ from flowsim.problem.task_tables import TaskTable
 
 
 class Flows(NamedTuple):
-    """A batch of flows, with lanes on the first axis.
+    """A batch of flows. All arrays have one flow (lane) for each index of the first axis.
 
     **Fields:**
 

@@ -18,7 +18,7 @@ from flowsim.flow.trajectory import Trajectory
 
 ROWS, MODES = 64, 16  # at most, of a flow
 _LOOKED_AT = 512  # rows of a longer flow
-_SAID = 512  # characters
+_SAID = 512  # characters of the names of modes
 
 COURSE = {
     "curve_t": np.dtype((float, (ROWS,))),

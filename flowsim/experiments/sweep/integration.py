@@ -32,7 +32,7 @@ class CellBatch:
 
     **Fields:**
 
-    - cells: the places of the cells in the flattened grid.
+    - cells: the indices of the cells in the flattened grid.
     - dimension: for cells with an arrowhead, their largest dimension d, rounded up to one of few values; None for
       others.
     - lanes: for cells with an arrowhead, the number of cells for which the program is compiled. Spare lanes repeat
@@ -123,7 +123,7 @@ def _words_and_whole_numbers(spec: AbstractSpec) -> tuple[Hashable, list[int]]:
 
 
 def together(batches: Sequence[CellBatch], most: int) -> list[list[int]]:
-    """Group the places of consecutive batches that are integrated at the same time, each by one device.
+    """Group the indices of consecutive batches that are integrated at the same time, each by one device.
 
     The batches of a group have the same dimension and lanes, and there are at most ``most`` of them. A batch
     without a dimension is alone.

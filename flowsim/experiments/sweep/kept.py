@@ -39,7 +39,7 @@ class KeptBatches:
                 self._check(read_arrays(path), path)
 
     def missing(self) -> list[int]:
-        """The places of the batches that have no file yet."""
+        """The indices of the batches that have no file yet."""
         return [place for place in range(len(self._batches)) if not self._path(place).exists()]
 
     def load(self, place: int) -> MapRecord | None:

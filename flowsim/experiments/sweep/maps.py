@@ -193,9 +193,9 @@ def sweep(
     - disk_budget: the largest size of the map in MB.
     - progress: whether to show a progress bar.
     - mesh: devices of this process that share the cells of a batch, by an axis named "samples".
-    - executor: integrates the batches instead of this process: anything with ``submit(function,
-      *arguments).result()``. The map is bitwise that of a process that has called `flowsim.setup`, as the workers
-      do.
+    - executor: integrates the batches instead of this process: anything with
+      ``submit(function, *arguments).result()``. The map is bitwise that of a process that has called
+      `flowsim.setup`, as the workers do.
 
     **Returns:** the `Map`. A cell whose flow could not be integrated has the outcome "failed".
 
@@ -251,7 +251,7 @@ def integrate_part(
 
     **Arguments:** as for `finish`; part: (i, n).
 
-    **Returns:** the places of the batches that are still missing, in all parts.
+    **Returns:** the indices of the batches that are still missing, in all parts.
     """
     number, parts = part
     _refuse_mesh_elsewhere(mesh, executor)
@@ -379,7 +379,7 @@ def _count(plan: SweepPlan, places: Iterable[int]) -> int:
 def _integrated(
     plan: SweepPlan, places: Sequence[int], kept: KeptBatches, mesh: Mesh | None, executor: Executor | None
 ) -> Iterator[tuple[int, MapRecord]]:
-    """Integrate batches, save each, and yield its place and its record, in the order in which they finish."""
+    """Integrate batches, save each, and yield its index and its record, in the order in which they finish."""
     chosen = [plan.batches[place] for place in places]
     for number, record in _records(chosen, plan, mesh, executor):
         kept.save(places[number], record)
@@ -389,7 +389,7 @@ def _integrated(
 def _records(
     batches: Sequence[CellBatch], plan: SweepPlan, mesh: Mesh | None, executor: Executor | None
 ) -> Iterator[tuple[int, MapRecord]]:
-    """Integrate batches, and yield the number of each in the list with its record."""
+    """Integrate batches, and yield the index of each in the list with its record."""
     if executor is not None:
         calls = [(batch, [plan.cells[index].to_toml() for index in batch.cells], plan.asked) for batch in batches]
         yield from gathered(executor, integration.run_by_text, calls)

@@ -23,13 +23,13 @@ from flowsim.problem import Problem
 
 _OPTION = "--portrait"
 _SAID = 8  # names in an error
-_NEAR = 1e-3  # of the region of starts and ends: ends that no picture tells apart
-_OFF = 1 / 8  # of the distance of two ends, by which the line between them may be off a valley
+_NEAR = 1e-3  # of the extent of starts and ends: closer ends look the same in a picture
+_OFF = 1 / 8  # of the distance of two ends: how far the line between them may be from the bottom of a valley
 _STEPS = 16  # on such a line
-_LEVEL, _ROUNDING = 1e-9, 1e-13  # of what the flows descend, and of the loss: a difference that counts as none
+_LEVEL, _ROUNDING = 1e-9, 1e-13  # of the decrease of the loss, and of the loss: negligible
 _POINTS, _CELLS = 8, 12  # random points of the plane, and cells of the grid that give the other weights
 _EXACT = 1e-10  # of the largest singular value: zero
-_DRIFT = 1e-6  # of the size of its terms, by which a kept conic may change along a computed flow
+_DRIFT = 1e-6  # of the size of its terms: how much a conserved conic may change along a computed flow
 
 
 class Coordinate(NamedTuple):
@@ -112,9 +112,10 @@ def basins(problems: Sequence[Problem], ends: Sequence[np.ndarray]) -> np.ndarra
     Two ends are in one set if a chain of ends leads from one to the other. Neighbours in the chain are closer than
     a thousandth of the extent of all starts and ends, or the line between them is in a valley. At a point of the
     line, let h be the loss above the lower end, and g the gradient. For a parabola, the distance to the bottom of
-    the valley is 2 h/|g|. The line is in the valley if this is nowhere more than an eighth of its length; on a
-    ridge between two minima g is zero. A valley that no end is near may join two sets, and a ridge thinner than a
-    16th of a line may be overlooked.
+    the valley is 2 h/|g|. The line is in a valley if this is nowhere more than an eighth of its length. On a ridge
+    between two minima g is zero, so that a line over it is not in a valley.
+
+    A valley that no end is near may join two sets, and a ridge thinner than a 16th of a line may be overlooked.
 
     **Arguments:**
 
