@@ -134,7 +134,8 @@ class Call:
     def result(self) -> Any:
         """Wait for the call, and return the result of the function.
 
-        **Raises:** the exception of the function, or `BrokenExecutor` if the process that computed it died.
+        **Raises:** `BrokenExecutor` if the process that computed the function died; otherwise what the function
+        raises.
         """
         return self.future.result()
 

@@ -34,8 +34,8 @@ def learned(models: PyTree) -> dict[str, tuple[np.ndarray, str]]:
 
 
 def matrices_of(named: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-    """The matrices of a model by name, each an array (times, rows, columns). A matrix for each of several layers or
-    heads becomes one entry for each layer or head.
+    """The matrices of a model by name, each an array (times, rows, columns). A weight with several matrices, such
+    as one for each layer or head, gives one entry for each matrix.
 
     At most six matrices are returned, the first ones. Left out are matrices with a single entry, with more than 64
     rows or columns, or with entries that are not finite.

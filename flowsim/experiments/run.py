@@ -241,8 +241,8 @@ def _kept(file: pathlib.Path, problem: Problem, known: bool) -> dict[str, np.nda
 
     **Arguments:** file: the file; problem: the problem; known: whether the folder belongs to a run of this problem.
 
-    **Raises:** `ForeignFileError` if the file is of another problem; `ProblemError` if it is damaged and ``known``
-    is False.
+    **Raises:** `ForeignFileError` if the file is of another problem or another version of the software;
+    `ProblemError` if it is damaged and ``known`` is False.
     """
     if not file.exists():
         return None

@@ -76,8 +76,8 @@ class Ablated(AbstractRow):
 
     @property
     def factor(self) -> float:
-        """The least factor by which a problem on which the statement fails misses the hypotheses. Infinite if there is
-        no such problem.
+        """The least factor by which the hypotheses are missed at a problem where the statement seems to fail.
+        Infinite if there is no such problem.
         """
         return min((factor for factor, failed in self.misses if failed), default=math.inf)
 

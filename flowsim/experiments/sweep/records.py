@@ -68,7 +68,8 @@ def _outcome(summary: Summary, scales: Scales, closest: np.ndarray, rtol: np.nda
     **Arguments:**
 
     - summary, scales, rtol: as for `record`.
-    - closest: the least norm of the weights along each flow, relative to the norm of small weights.
+    - closest: the least norm of the weights along each flow, over the smaller of the norms at the start and at the
+      minimum.
     """
     finished = np.asarray([STATUSES[code].finished for code in summary.status])
     stopped = np.asarray([STATUSES[code] in (Status.GRAD_NORM, Status.STATIONARY) for code in summary.status])
