@@ -46,7 +46,7 @@ class Certificates:
     """A folder of certificates, ID.json for a printed claim and ID-corrected.json for a corrected one.
 
     The result of each attempt is saved. An attempt on the same problem is repeated only if it found no certificate
-    and the time limit is now longer.
+    within a shorter time limit, or if its certificate is missing or damaged.
 
     **Arguments:**
 

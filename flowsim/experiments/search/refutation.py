@@ -42,7 +42,7 @@ class Refutation:
     - promising: the number of problems that met the hypotheses and at which the statement asserts anything.
     - doubtful: how many problems had a failing margin but were not violated, by a description of their verdict.
     - least: the smallest margin of a problem that meets the hypotheses, and the values of that problem; None if no
-      margin was computed.
+      such margin is finite.
     - excluded: how many problems each hypothesis excluded.
     - seconds: the time spent.
     - unjudged: how many problems had a failing margin but were not judged in time.

@@ -319,7 +319,7 @@ def _metadata_of(arrays: MapRecord, path: pathlib.Path) -> Document:
 
 def _check_map(file: pathlib.Path, sweep: Map, known: bool) -> None:
     """Raise `ForeignFileError` for the map of another sweep. A damaged map is removed if the folder is ``known`` to
-    be of this sweep.
+    be of this sweep; otherwise it raises `ProblemError`.
     """
     try:
         found = _metadata_of(read_arrays(file), file).get("origin")
