@@ -36,7 +36,7 @@ class RefusedError(Exception):
 
 
 ZERO, ONE, MINUS = arb(0), arb(1), arb(-1)  # known to be so, and skipped
-_is_number = lambda x: coefficient(x, 0) * 0 == 0  # and not infinite
+_is_number = lambda x: x.is_finite() if type(x) is arb else coefficient(x, 0) * 0 == 0  # and not infinite
 _times_zero = lambda x, y: ZERO if _is_number(x) and _is_number(y) else _nowhere(x, y)
 _times = lambda x, y: y if x is ONE else x if y is ONE else _times_zero(x, y) if x is ZERO or y is ZERO else x * y
 _pulled = lambda adjoint, slope: ZERO if adjoint is ZERO else _times(adjoint, slope)  # as it may not be chosen
@@ -51,8 +51,7 @@ _dyadic = lambda text: arb(tuple(map(int, text.split("p"))))
 number = lambda text: arb(x) if isinstance(x := _dyadic(text) if "p" in text else _rational(text), fmpq) else x
 # x^k by multiplication, since flint's power of a ball around zero may be NaN.
 power = lambda x, k: functools.reduce(_times, [abs(x) if isinstance(x, arb) and k % 2 == 0 else x] * k, ONE)
-# An upper bound of the Euclidean norm.
-length = lambda x: functools.reduce(_plus, (power(abs(y).upper(), 2) for y in x), ZERO).sqrt().upper()
+length = lambda x: functools.reduce(_plus, (power(abs(y).upper(), 2) for y in x), ZERO).sqrt().upper()  # at least |x|
 
 
 def whole(x, least=0):
@@ -62,18 +61,20 @@ def whole(x, least=0):
     raise RefusedError(f"{x!r} is not a whole number of at least {least}")
 
 
-def dot(x, y, shape):
-    """Batched products of matrices: (batch, rows, inner) times (batch, inner, columns)."""
+def dot(x, y, shape, sound=True):
+    """Batched products of matrices: (batch, rows, inner) times (batch, inner, columns). If sound, zeros are skipped."""
     batch, rows, inner, columns = shape
     if len(x) != batch * rows * inner or len(y) != batch * inner * columns:
         raise RefusedError("the shapes of a product of matrices do not fit")
-    found, sound = [ZERO] * (batch * rows * columns), all(map(_is_number, y))
+    found = [ZERO] * (batch * rows * columns)
     for row in range(batch * rows):
         right = row // rows * inner
         for k, factor in enumerate(x[row * inner : (row + 1) * inner]):
             if factor is not ZERO or not sound:
                 for j, other in enumerate(y[(right + k) * columns : (right + k + 1) * columns], row * columns):
-                    found[j] = _plus(found[j], _times(factor, other))
+                    if other is not ZERO or not sound:
+                        before = found[j]
+                        found[j] = _times(factor, other) if before is ZERO else before + _times(factor, other)
     return found
 
 
@@ -137,7 +138,7 @@ OTHERS = {
     "eigenvalues": lambda n, read, matrix: eigenvalues(matrix, whole(n)),
     "power": lambda exponent, read, given: [power(x, exponent) for x in given],
     "take": lambda places, read, *given: [*map(sum(given, []).__getitem__, places)],
-    "dot": lambda shape, read, x, y: dot(x, y, shape),
+    "dot": lambda shape, read, x, y: dot(x, y, shape, all(map(_is_number, x)) and all(map(_is_number, y))),
 }
 
 
@@ -150,11 +151,11 @@ def apply(name, given, parameter, read):
     raise RefusedError(f"the operation {name!r} is not known")
 
 
-def pulled_back(name, parameter, given, adjoint):
-    """The adjoints of the arguments of an operation."""
+def pulled_back(name, parameter, given, adjoint, wanted):
+    """The adjoints of those arguments of an operation that are wanted."""
     if name in ENTRIES:
         slopes = [ENTRIES[name][1](*entries) for entries in pairs(*given)]
-        return [[_pulled(a, slope[i]) for a, slope in pairs(adjoint, slopes)] for i in range(len(given))]
+        return [each and [_pulled(a, slope[i]) for a, slope in pairs(adjoint, slopes)] for i, each in enumerate(wanted)]
     if name == "power":
         return ([_pulled(a, parameter * power(x, parameter - 1)) for a, x in pairs(adjoint, given[0])],)
     if name == "take":
@@ -165,8 +166,8 @@ def pulled_back(name, parameter, given, adjoint):
         return [[next(rest) for _ in one] for one in given]
     batch, rows, inner, columns = parameter  # of a dot
     swapped = lambda x, m, n: [x[b * m * n + i * n + j] for b in range(batch) for j in range(n) for i in range(m)]
-    left, right = swapped(given[0], rows, inner), swapped(given[1], inner, columns)
-    return dot(adjoint, right, (batch, rows, columns, inner)), dot(left, adjoint, (batch, inner, rows, columns))
+    left = wanted[0] and dot(adjoint, swapped(given[1], inner, columns), (batch, rows, columns, inner))
+    return left, wanted[1] and dot(swapped(given[0], rows, inner), adjoint, (batch, inner, rows, columns))
 
 
 class Program:
@@ -231,8 +232,8 @@ class Program:
             if name == "input":
                 found = [_plus(x, y) for x, y in pairs(found, adjoint)]
                 continue
-            given = [values[i] for i in arguments]
-            for i, part in pairs(arguments, pulled_back(name, parameter, given, adjoint)):
+            given, wanted = [values[i] for i in arguments], [self.constant[i] is None for i in arguments]
+            for i, part in pairs(arguments, pulled_back(name, parameter, given, adjoint, wanted)):
                 if self.constant[i] is None:
                     before = adjoints[i]
                     adjoints[i] = part if before is None else [_plus(x, y) for x, y in pairs(before, part)]
@@ -249,8 +250,7 @@ def flow_series(program, states, order):
     flow = [[x] for x in states]
     for k in range(order):
         slopes = program.field([_series(x, k + 1) for x in flow])
-        for x, slope in pairs(flow, slopes):
-            x.append(_times(coefficient(slope, k), ONE / (k + 1)))
+        flow = [[*x, _times(coefficient(slope, k), ONE / (k + 1))] for x, slope in pairs(flow, slopes)]
     return [_series(x, order + 1) for x in flow] if order else flow
 
 
