@@ -1,4 +1,4 @@
-"""Population losses, exact or sampled."""
+"""Population losses, in exact form or as averages over samples, and empirical losses."""
 
 from flowsim.losses.base import AbstractPopulationLoss as AbstractPopulationLoss
 from flowsim.losses.base import FunctionLoss as FunctionLoss

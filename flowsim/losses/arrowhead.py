@@ -1,10 +1,11 @@
-"""The structure of a single-layer flow in the eigenbasis of its Hessian's large block: an arrowhead.
+"""The arrowhead structure of the flow of one layer of linear attention with u12 = u21 = 0.
 
-Every entry of U obeys its own scalar equation and is coupled to the others only through u:
+In a suitable basis the weights are a matrix U (the coordinates of U11) and the scalar u = u_{-1}, and the flow is
 
     dU_ij/dt = -u^2 a_ij U_ij + delta_ij u b_i,        du/dt = sum_i b_i U_ii - u sum_ij a_ij U_ij^2.
 
-The Hessian of the loss is diagonal except for one row and one column.
+The entries of U are coupled only through u. So the Hessian of the loss is diagonal except for the row and the
+column of u: it is an arrowhead matrix.
 """
 
 import abc
@@ -25,7 +26,7 @@ CLEARLY = 1 - 1e-6  # an excess below this part of the saddle's is below it in s
 
 
 class AbstractArrowhead(eqx.Module):
-    """The coefficients of a flow with an arrowhead, and the isometry from the weights U11 to its coordinates U.
+    """The coefficients of an arrowhead flow, and the isometry that maps the weights U11 to their coordinates U.
 
     **Fields:** curvature: (n, n) a_ij > 0; drive: (n,) b_i.
     """
@@ -35,23 +36,23 @@ class AbstractArrowhead(eqx.Module):
 
     @abc.abstractmethod
     def coordinates(self, matrix: Float[Array, "d d"]) -> Float[Array, "n n"]:
-        """The coordinates U of a matrix U11, (d, d)."""
+        """The coordinates U of a matrix U11."""
 
     @abc.abstractmethod
     def matrix(self, coordinates: Float[Array, "n n"]) -> Float[Array, "d d"]:
         """The matrix U11 with coordinates U."""
 
     def state(self, model: LinearAttention) -> State:
-        """(U, u_{-1}) of a model."""
+        """The state (U, u) of a model: the coordinates U of U11, and u = u_{-1}."""
         return self.coordinates(model.U11), model.u_minus1
 
     def model(self, state: State) -> LinearAttention:
-        """The model of (U, u_{-1}), with u12 = u21 = 0."""
+        """The model of a state (U, u), with u12 = u21 = 0."""
         U, u = state
         return LinearAttention(self.matrix(U), u)
 
     def field(self, state: State) -> State:
-        """Minus the gradient, (dU/dt, du/dt)."""
+        """The time derivatives (dU/dt, du/dt) along the flow, which are minus the gradient of the loss."""
         U, u = state
         residual = self._residual(state)
         dU = -u * (self.curvature * residual)
@@ -60,28 +61,29 @@ class AbstractArrowhead(eqx.Module):
 
     @property
     def target(self) -> Float[Array, " n"]:
-        """b_i / a_ii, the value of u U_ii at the minima. The other entries of u U are zero there."""
+        """b_i/a_ii, the values of u U_ii at every minimum. The entries of u U off the diagonal are zero there."""
         return self.drive / jnp.diagonal(self.curvature)
 
     def excess(self, state: State) -> Float[Array, ""]:
-        """(1/2) sum_ij a_ij (u U_ij - delta_ij b_i / a_ii)^2, the loss above its minimum."""
+        """The loss minus its minimum, (1/2) sum_ij a_ij (u U_ij - delta_ij b_i/a_ii)^2."""
         return jnp.sum(self.curvature * self._residual(state) ** 2) / 2
 
     @property
     def saddle_excess(self) -> Float[Array, ""]:
-        """(1/2) sum_i b_i^2/a_ii, the excess if u = 0, hence at every critical point that is not a minimum."""
+        """The excess (1/2) sum_i b_i^2/a_ii at u = 0. All critical points that are not minima have u = 0."""
         return self.drive @ self.target / 2
 
     def limit(self, start: State, later: States) -> tuple[State, Bool[Array, ""]]:
         """The limit of the flow from ``start`` through the states ``later``, and whether this limit is proved.
 
-        A flow whose excess is below the saddle's tends to a minimum:
+        A flow tends to a minimum once its excess is below `saddle_excess`:
 
         - it is bounded, since u^2 - |U|_F^2 = c is conserved and u U is bounded;
         - all critical points except the minima have u = 0;
-        - u is never zero below the saddle, so it keeps its sign.
+        - u is not zero at any point with a smaller excess, so u keeps its sign.
 
-        At the minima u U = diag(b_i/a_ii), and with c this gives u^2 = (c + sqrt(c^2 + 4 |b/a|^2))/2.
+        The limit is proved if the excess of a later state is below `saddle_excess` by more than the solver's error.
+        At the minima u U = diag(b_i/a_ii). With the conserved c this gives u^2 = (c + sqrt(c^2 + 4 |b/a|^2))/2.
         """
         U, u = start
         conserved = u**2 - jnp.sum(U**2)
@@ -94,7 +96,7 @@ class AbstractArrowhead(eqx.Module):
         return (jnp.diag(self.target) / u_end, u_end), jnp.any(below)
 
     def way_to_go(self, state: State) -> Float[Array, ""]:
-        """A proved bound on the remaining length of the path of the flow, infinite if no bound is known."""
+        """A proved upper bound on the remaining length of the path of the flow, infinite if no bound is known."""
         return length_to_go(state[1], self.excess(state), jnp.min(self.curvature))
 
     def _residual(self, state: State) -> Float[Array, "n n"]:
@@ -103,12 +105,13 @@ class AbstractArrowhead(eqx.Module):
 
 
 def length_to_go(u: Scalar, excess: Scalar, slowest: Scalar) -> Scalar:
-    """A proved bound on the remaining length of the path of an arrowhead flow, infinite if no bound is known.
+    """A proved upper bound on the remaining length of the path of an arrowhead flow, infinite if no bound is known.
 
-    |grad|^2 >= 2 p excess with p = u^2 min a_ij. With s = sqrt(2 excess/min a_ij) the path is at most s/v long while
-    |u| >= v. If |u| - s/v >= v, then |u| >= v forever. The largest such v is (|u| + sqrt(u^2 - 4 s))/2.
+    Let s = sqrt(2 excess/min a_ij). Since |grad L|^2 >= 2 u^2 min a_ij excess, the path is at most s/v long while
+    |u| >= v. If |u| - s/v >= v now, then |u| >= v at all later times. The largest v with this property is
+    (|u| + sqrt(u^2 - 4 s))/2. The function returns s/v for this v, and infinity if u^2 < 4 s.
 
-    **Arguments:** u, excess: of the present state; slowest: min a_ij.
+    **Arguments:** u, excess: at the current state; slowest: min a_ij.
     """
     u, s = jnp.abs(u), jnp.sqrt(2 * excess / slowest)
     room = u**2 - 4 * s
@@ -116,10 +119,11 @@ def length_to_go(u: Scalar, excess: Scalar, slowest: Scalar) -> Scalar:
 
 
 class Arrowhead(AbstractArrowhead):
-    """An arrowhead in a basis of R^d: U = Q^T U11 Q.
+    """An arrowhead flow with the coordinates U = Q^T U11 Q in a basis of R^d.
 
-    For one layer with a fixed covariance the columns of Q are its eigenvectors, a_ij = gamma_i lambda_i lambda_j and
-    b_i = lambda_i^2. For independent random variances Q = I, a_ij = zeta_ij and b_i = xi_i.
+    For one layer with a fixed covariance, the columns of Q are the eigenvectors of the covariance,
+    a_ij = gamma_i lambda_i lambda_j and b_i = lambda_i^2. For random covariances with independent diagonal entries,
+    Q = I, a_ij = zeta_ij and b_i = xi_i; see `random_covariance.independent`.
 
     **Fields:** basis: (d, d) orthogonal Q.
     """
@@ -136,12 +140,12 @@ class Arrowhead(AbstractArrowhead):
 
 
 class OperatorArrowhead(AbstractArrowhead):
-    """An arrowhead in a basis of the space of matrices, for random covariances without a common eigenbasis.
+    """An arrowhead flow in a basis of the space of matrices, for random covariances without a common eigenbasis.
 
-    U is diagonal and holds the d^2 coefficients of U11.
+    U is a diagonal matrix of size n = d^2. Its diagonal holds the coefficients of U11 in this basis.
 
-    **Fields:** basis: (d^2, d^2) orthogonal. Its columns are the eigenvectors of U11 -> E[Gamma_tau Lambda_tau U11
-    Lambda_tau], with matrices flattened by rows.
+    **Fields:** basis: (d^2, d^2) orthogonal. Its columns are the eigenvectors of the map
+    U11 -> E[Gamma_tau Lambda_tau U11 Lambda_tau] of matrices, which are flattened row by row.
     """
 
     curvature: Float[Array, "n n"]
@@ -158,19 +162,21 @@ class OperatorArrowhead(AbstractArrowhead):
 
 @eqx.filter_jit
 def balanced_minimum(structure: AbstractArrowhead) -> LinearAttention:
-    """The global minimum with u_{-1} = |U11|_F: u_{-1} = |T|_F^{1/2} and U11 = T/u_{-1}, with the best T = u_{-1} U11.
+    """The global minimum with u_{-1} = |U11|_F > 0.
 
-    T = Gamma^-1 for one covariance and diag(xi_i/gamma_i) for random diagonal covariances.
+    Let T be the value of u_{-1} U11 at every minimum: Gamma^-1 for one covariance, diag(xi_i/gamma_i) for random
+    diagonal covariances. Then u_{-1} = |T|_F^{1/2} and U11 = T/u_{-1}.
     """
     u = jnp.sqrt(jnp.linalg.norm(structure.target))
     return LinearAttention(structure.matrix(jnp.diag(structure.target)) / u, u)
 
 
 def local_rate(structure: AbstractArrowhead) -> Scalar:
-    """The rate r of excess ~ e^{-r t} near `balanced_minimum`: twice the Hessian's smallest positive eigenvalue there.
+    """The rate r at which the excess decays, like e^{-r t}, near `balanced_minimum`.
 
-    The Hessian is u^2 a_ij for the entries off the diagonal of U, and an arrowhead of size n + 1 for the diagonal and
-    u. The zero eigenvalue of the arrowhead belongs to the direction (U11, -u_{-1}) along the minima.
+    It is twice the smallest positive eigenvalue of the Hessian at this minimum. The Hessian has the eigenvalues u^2
+    a_ij for the entries of U off the diagonal, and an arrowhead block of size n + 1 for the other weights. The
+    eigenvalue 0 of this block belongs to the direction (U11, -u_{-1}) along the minima.
     """
     a, b, target = structure.curvature, structure.drive, structure.target
     n = b.size

@@ -1,4 +1,4 @@
-"""The interface of population losses, and a loss given by a function."""
+"""The interface of population losses, and a loss that a user gives as a function."""
 
 import abc
 import enum
@@ -18,7 +18,7 @@ from flowsim.losses.reduction import AbstractReducedLayer
 
 
 class MinimumKind(enum.StrEnum):
-    """How the minimum of a loss is known."""
+    """How the minimum of a loss is known: exactly, numerically or not at all."""
 
     EXACT = "exact"
     NUMERICAL = "numerical"
@@ -26,21 +26,24 @@ class MinimumKind(enum.StrEnum):
 
 
 def unknown_minimum() -> Scalar:
-    """NaN as a concrete array even while a function is traced, so that a loss made there can be used afterwards."""
+    """NaN, the field ``minimum`` of a loss with an unknown minimum.
+
+    It is a concrete array even while JAX traces a function, so a loss built there can be used outside the function.
+    """
     with jax.ensure_compile_time_eval():
         return jnp.asarray(jnp.nan)
 
 
 class AbstractPopulationLoss(eqx.Module):
-    """A population loss of a model. Minus its gradient is the vector field of the flow.
+    """A population loss L of a model. The flow follows -grad L, unless `speeds` rescales it.
 
-    All methods that are not abstract have defaults, which are right for an exact loss without further structure.
+    The defaults of the methods are right for an exact loss without special structure.
 
     **Fields:**
 
-    - minimum: the smallest value over all weights, NaN if unknown.
+    - minimum: the smallest value of L over all weights, NaN if unknown.
     - minimum_kind: how the minimum is known.
-    - derived: whether the loss holds numbers that were computed, and hence rounded, from those of the problem.
+    - derived: whether the loss stores numbers that it computed, and hence rounded, from the numbers of the problem.
     """
 
     minimum: AbstractVar[Scalar]
@@ -49,7 +52,7 @@ class AbstractPopulationLoss(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, model: PyTree) -> Scalar:
-        """L(model)."""
+        """The value of the loss at a model."""
 
     def __repr__(self) -> str:
         task = getattr(self, "task", None)
@@ -59,56 +62,63 @@ class AbstractPopulationLoss(eqx.Module):
 
     @abc.abstractmethod
     def excess(self, model: PyTree) -> Scalar:
-        """L(model) - min L, as accurate near the minimum as its form allows; NaN if unknown."""
+        """L(model) - min L, as accurate near the minimum as the form of L allows. NaN if min L is unknown."""
 
     @abc.abstractmethod
     def conserved(self, model: PyTree) -> Float[Array, "..."] | None:
-        """The quantities that the flow conserves exactly, a number or an array; None if none is known."""
+        """The values at a model of the quantities that the flow conserves exactly: a number or an array.
+
+        None if no conserved quantity is known.
+        """
 
     @abc.abstractmethod
     def least_model(self) -> PyTree | None:
-        """A model of least known loss, or None if unknown."""
+        """A model with the smallest known loss, or None if no such model is known."""
 
     @property
     def subtracts(self) -> bool:
-        """Whether the excess is the loss minus its minimum, which cancels near the minimum."""
+        """Whether `excess` subtracts the minimum from the loss, which loses digits near the minimum."""
         return False
 
     @eqx.filter_jit
     def gradient(self, model: PyTree) -> PyTree:
-        """The gradient, in the shape of the model."""
+        """The gradient of the loss at a model, as a pytree with the structure of the model."""
         return eqx.filter_grad(self.__call__)(model)
 
     def arrowhead(self, model: PyTree) -> AbstractArrowhead | None:
-        """The arrowhead structure of the flow from this model, or None."""
+        """The `AbstractArrowhead` of the flow from this model, or None if the flow does not have this structure."""
         return None
 
     def reduced(self, model: PyTree) -> AbstractReducedLayer | None:
-        """The flow from this model in d + 2 numbers, if the loss is only known along this flow; else None."""
+        """The flow from this model in d + 2 numbers, if the loss is known only along this flow; else None."""
         return None
 
     def speeds(self, model: PyTree) -> PyTree | None:
-        """c of d theta/dt = -c dL/d theta, a number for each array of the model; None for the plain flow, c = 1."""
+        """The speeds c of the flow d theta/dt = -c dL/d theta, as a model with one number in place of each array.
+
+        None means c = 1.
+        """
         return None
 
     @property
     def may_have_kinks(self) -> bool:
-        """Whether the loss may have kinks, walls or pits, as one with a function of a user may."""
+        """Whether the loss may have kinks, jumps or narrow pits, as a loss with a user's function may."""
         return False
 
     def replicates(self) -> tuple["AbstractPopulationLoss", ...]:
-        """Independent estimates of a loss that is known by samples; empty if the loss is exact."""
+        """Independent estimates of this loss, each from a part of the samples; empty if the loss is exact."""
         return ()
 
 
 class FunctionLoss(AbstractPopulationLoss):
-    """A loss given by a function of the model, differentiated by JAX.
+    """A loss that a user gives as a function of the model. JAX differentiates the function.
 
     **Arguments:**
 
-    - function: model -> scalar.
-    - excess: model -> scalar, the loss above its minimum without cancellation, default function minus minimum.
-    - minimum: the smallest value, if it is known.
+    - function: model -> the loss, a scalar.
+    - excess: model -> the loss minus its minimum, computed without cancellation. By default ``minimum`` is
+      subtracted from the value of ``function``.
+    - minimum: the smallest value of the loss, if it is known.
     """
 
     derived = False

@@ -1,4 +1,4 @@
-"""Which losses are closed forms."""
+"""A test for losses that are closed forms."""
 
 import jax
 
@@ -6,9 +6,9 @@ from flowsim.losses.base import AbstractPopulationLoss
 
 
 def is_closed_form(loss: AbstractPopulationLoss) -> bool:
-    """Whether a loss is one of flowsim's formulas, has no kinks and holds no function of a user.
+    """Whether a loss is one of flowsim's formulas, has no kinks and contains no user's function.
 
-    Such a loss has no walls or pits, and its excess is not a small difference of large numbers.
+    A closed form has no jumps or narrow pits, and its excess is not a small difference of large numbers.
     """
     parts = jax.tree.leaves(loss, is_leaf=_may_have_kinks)
     return type(loss).__module__.startswith("flowsim.losses.") and not any(map(_may_have_kinks, parts))

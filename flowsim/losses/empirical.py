@@ -1,4 +1,4 @@
-"""The empirical risk of one layer of linear attention over drawn prompts, and its error on new ones."""
+"""The empirical risk of one layer of linear attention on drawn prompts, and its error on new prompts."""
 
 import math
 
@@ -18,33 +18,35 @@ from flowsim.tasks.sampling import draw_prompts
 
 
 class EmpiricalLoss(AbstractPopulationLoss):
-    """L = (1/(M n)) sum_j (<Theta, H_j> - y_j)^2/2 + ridge |Theta|_F^2/2, over M tasks with n prompts each, drawn once.
+    """The mean squared error of one layer of linear attention on M n prompts, drawn once: n for each of M tasks.
 
-    The prediction is that of one layer of linear attention, `TokenHeads` with one head and a fixed last row
-    p = (0, .., 0, 1) of its value matrix. It is linear in the key-query matrix Theta, a (d+1, d) array:
+    The model is the key-query matrix Theta, a (d+1, d) array, of `TokenHeads` with one head. The last row of the
+    value matrix is fixed, p = (0, .., 0, 1). The prediction <Theta, H> is linear in Theta, with
+    H = (1/N) sum_i y_i (x_i, y_i) x_q^T. Let y_j be the label of the query of prompt j. Then
 
-        <Theta, H>,     H = (1/N) sum_i y_i (x_i, y_i) x_q^T.
+        L = (1/(M n)) sum_j (<Theta, H_j> - y_j)^2/2 + ridge |Theta|_F^2/2 = min L + |R (Theta - Theta*)|^2/2
 
-    So L is min L + |R (Theta - Theta*)|^2/2 with a square matrix R, which does not cancel near the minimum. Theta* is
-    the minimum of least norm, the limit of the flow from zero: it interpolates up to M n = d (d+1) prompts.
+    with a square matrix R. The second form does not cancel near the minimum. Theta* is the minimizer of least norm,
+    to which the flow from zero tends. Without a ridge, Theta* fits every label exactly if there are at most d (d+1)
+    prompts.
 
     **Arguments:**
 
     - task: a `LinearRegression` with one finite context length N.
     - tasks, prompts, seed: M, n and the seed of `draw_prompts`.
-    - ridge: at least 0.
+    - ridge: the factor of the penalty, at least 0.
 
     **Fields:**
 
     - root: R, with a row and a column for each entry of Theta.
     - least: Theta*.
-    - rounding: a bound on |error of Theta*|_F from rounding, given the numbers H_j and y_j. Infinite if the rank of the
-      prompts is neither their number nor d (d+1).
+    - rounding: a bound on the rounding error of Theta* in the Frobenius norm, given the numbers H_j and y_j. It is
+      infinite if the rank of the matrix of all H_j is neither the number of prompts nor d (d+1).
 
     **Raises:** `ValueError` naming the argument.
 
     **Source:** Lu, Letey, Zavatone-Veth, Maiti and Pehlevan (Asymptotic theory of in-context learning by linear
-    attention), for the prediction and its ridge regression.
+    attention), for the prediction and for the ridge regression of Theta.
     """
 
     risk: HeadRisk
@@ -74,12 +76,12 @@ class EmpiricalLoss(AbstractPopulationLoss):
 
     @property
     def task(self) -> LinearRegression:
-        """The law of the prompts."""
+        """The law from which the prompts were drawn."""
         return self.risk.task
 
     @property
     def hessian(self) -> Float[Array, "p p"]:
-        """R^T R, the same at every Theta, in the order of ``Theta.ravel()``."""
+        """The Hessian R^T R, which is constant. Rows and columns are in the order of ``Theta.ravel()``."""
         return self.root.T @ self.root
 
     def __call__(self, model: Float[Array, "rows d"]) -> Scalar:
@@ -90,9 +92,11 @@ class EmpiricalLoss(AbstractPopulationLoss):
         return jnp.sum(jnp.square(self.root @ (model - self.least).ravel())) / 2
 
     def population(self, model: Float[Array, "rows d"]) -> Scalar:
-        """E (<Theta, H> - y)^2/2 on new prompts with new tasks, exact, the noise of the query's label included.
+        """The exact population loss E (<Theta, H> - y)^2/2 of Theta on new prompts with new tasks.
 
-        **Raises:** `ValueError` for an array of another shape.
+        It includes the noise of the query's label y.
+
+        **Raises:** `ValueError` if Theta does not have the shape (d+1, d).
         """
         self._check(model)
         d, noise = self.task.dimension, self.task.label_noise
@@ -103,7 +107,7 @@ class EmpiricalLoss(AbstractPopulationLoss):
         return None
 
     def least_model(self) -> Float[Array, "rows d"]:
-        """Theta*."""
+        """The minimizer Theta* of least norm."""
         return self.least
 
     def _check(self, model: Float[Array, "rows d"]) -> None:
@@ -114,17 +118,18 @@ class EmpiricalLoss(AbstractPopulationLoss):
 
 @jax.jit
 def _features(prompts: Prompt) -> Float[Array, "prompts rows d"]:
-    """H of each prompt."""
+    """The matrix H of each prompt."""
     tokens = jnp.concatenate([prompts.inputs, prompts.labels[:, :, None]], axis=2)
     seen = jnp.einsum("jn,jnr->jr", prompts.labels, tokens) / prompts.labels.shape[1]
     return seen[:, :, None] * prompts.query[:, None, :]
 
 
 def _least_squares(A: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """The x of least norm among those of least |A x - y|, a bound on its rounding, and |A x - y|^2/2.
+    """The least-squares solution x of A x = y of least norm, a bound on its rounding error, and |A x - y|^2/2.
 
-    With r = y - A x, the error is at most |A^T r|/s^2 for full column rank and the least singular value s. For full
-    row rank it is at most |r|/s along the rows, and off them at most |x - A^T z| for any z.
+    Let r = y - A x, and let s be the smallest singular value of A. For full column rank the error of x is at most
+    |A^T r|/s^2. For full row rank its part in the row space is at most |r|/s, and its part orthogonal to the row
+    space is at most |x - A^T z| for any z. If neither rank is full, the bound is infinite.
     """
     m, p = A.shape
     x, _, rank, sizes = np.linalg.lstsq(A, y, rcond=None)

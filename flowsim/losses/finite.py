@@ -19,25 +19,29 @@ _FAR, _DOUBLINGS, _ORDERS = 200.0, 12, range(11, 1, -1)  # to rounding, as 200/2
 
 
 class FiniteLoss(AbstractPopulationLoss):
-    """L = sum_i p_i l(f(x_i), y_i) over finitely many prompts x_i, for any model f, softmax attention included.
+    """The loss L = sum_i p_i l(f(x_i), y_i) over finitely many prompts x_i, for any model f.
 
-    Prompts that the model cannot tell apart may be merged, with the sum of their probabilities. The errors are
+    Prompts that the model cannot tell apart may be merged: give one of them, with the sum of their probabilities.
+    The error l of a prediction is
 
         "squared":         l = |f(x) - y|^2 / 2,
-        "cross-entropy":   l = -sum_j y_j log softmax(f(x))_j = H(y) + KL(y || softmax(f(x))).
+        "cross-entropy":   l = -sum_j y_j log softmax(f(x))_j = H(y) + KL(y || softmax(f(x))),
 
-    The divergence is computed as a sum of positive terms. So the excess and the gradient keep the relative accuracy of
-    the differences between logits and log y, however small these are.
+    where H is the entropy and KL the divergence, computed as a sum of positive terms. So the excess and the
+    gradient have about the relative accuracy of the differences between the logits and log y, even if these are
+    small.
 
     **Arguments:**
 
-    - prompts: a pytree of arrays whose first axis is the prompts, such as counts, tokens, or a batch of `Prompt`.
-    - targets: (prompts, ..) the labels y_i; for "cross-entropy" the law of the label of each prompt, (prompts, labels).
-    - probabilities: (prompts,) positive, with sum 1, default equal.
+    - prompts: a pytree of arrays with the prompts on their first axis, such as counts, tokens, or a batch of
+      `Prompt`.
+    - targets: the labels y_i, (prompts, ..). For "cross-entropy" y_i is a vector of probabilities of the labels,
+      (prompts, labels).
+    - probabilities: (prompts,) p_i, positive with sum 1. By default all are equal.
     - residual: "squared" or "cross-entropy".
-    - predict: (model, one prompt) -> the prediction, for "cross-entropy" logits; default ``model(prompt)``.
-    - realizable: whether some weights, or a limit of weights, predict every target, so that the minimum is 0, or the
-      mean entropy of the targets. Otherwise the minimum is unknown.
+    - predict: (model, one prompt) -> the prediction, or the logits for "cross-entropy". Default ``model(prompt)``.
+    - realizable: whether some weights, or a limit of weights, predict every target. The minimum is then 0 for
+      "squared" and the mean entropy of the targets for "cross-entropy". Otherwise the minimum is unknown.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -108,13 +112,13 @@ class FiniteLoss(AbstractPopulationLoss):
 
     @property
     def _least(self) -> Scalar:
-        """The loss of predictions that equal the targets."""
+        """The loss of perfect predictions: 0, or the mean entropy of the targets for "cross-entropy"."""
         if self.residual == "squared":
             return jnp.zeros(())
         return self.probabilities @ jnp.sum(jax.scipy.special.entr(self.targets), axis=1)
 
     def _above(self, model: PyTree) -> Scalar:
-        """The loss above that of predictions that equal the targets."""
+        """The loss at a model minus the loss of perfect predictions."""
         predict = self.predict or (lambda model, prompt: model(prompt))
         predictions = jnp.asarray(jax.vmap(lambda prompt: predict(model, prompt))(self.prompts))
         if predictions.shape != self.targets.shape:
@@ -129,7 +133,13 @@ class FiniteLoss(AbstractPopulationLoss):
 def _check_law(
     name: str, values: Float[Array, "... n"], sign: str, has_sign: Callable[[np.ndarray], np.ndarray]
 ) -> None:
-    """Refuse what are not probabilities along the last axis. A sum that differs from 1 by rounding is accepted."""
+    """Refuse values that are not probabilities with sum 1 along the last axis. Rounding of the sum is accepted.
+
+    **Arguments:** name: of the argument; sign, has_sign: the sign that every value must have, in words and as a
+    test.
+
+    **Raises:** `ValueError` naming the argument. Traced values are not checked.
+    """
     if not checks.is_concrete(values):
         return
     known = np.asarray(values)
@@ -141,8 +151,11 @@ def _check_law(
 
 
 def _divergence(logits: Float[Array, " n"], law: Float[Array, " n"]) -> Scalar:
-    """KL(law || softmax(logits)), as the log of 1 + sum_j law_j (e^c_j - 1 - c_j) with c = logits - log law, less its
-    mean under the law. Labels of probability 0 add law_j e^c_j alone.
+    """The divergence KL(law || softmax(logits)), without cancellation.
+
+    Let c_j be logits_j - log law_j minus its mean under the law. The divergence is the logarithm of
+    1 + sum_j law_j (e^c_j - 1 - c_j). A label of probability 0 contributes only law_j e^c_j, the exponential of its
+    logit minus that mean.
     """
     held, top = law > 0, jnp.max(law)
     relative = logits - jnp.log(jnp.where(held, law, top) / top)
@@ -159,9 +172,10 @@ def _divergence(logits: Float[Array, " n"], law: Float[Array, " n"]) -> Scalar:
 
 @jax.custom_jvp
 def _beyond_line(c: Float[Array, " n"]) -> Float[Array, " n"]:
-    """h(c) = e^c - 1 - c for |c| < 200, without cancellation: by h(2x) = (e^x - 1)^2 + 2 h(x) from a series.
+    """h(c) = e^c - 1 - c for |c| < 200, without cancellation.
 
-    A series near 0 and e^c - 1 - c elsewhere would make a branch, which is a kink in ball arithmetic.
+    A series gives h at c/2^12, and h(2x) = (e^x - 1)^2 + 2 h(x) doubles the argument twelve times. A series near 0
+    with e^c - 1 - c elsewhere would need a branch, which is a kink in ball arithmetic.
     """
     x = c / 2**_DOUBLINGS
     above, series = jnp.expm1(x), jnp.zeros_like(x)

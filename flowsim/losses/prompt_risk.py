@@ -1,4 +1,4 @@
-"""The exact risk of a model on new prompts, at every training and test length."""
+"""The exact risk of `LinearAttention` on test prompts of any length, from any law."""
 
 from collections.abc import Callable
 
@@ -18,11 +18,12 @@ Task = LinearRegression | RandomCovarianceRegression | JointLaw
 
 
 def risk(model: LinearAttention, task: Task, test_length: ArrayLike) -> Scalar:
-    """The exact E(yhat - y_query)^2 of a model on prompts with M examples, without a factor 1/2.
+    """The exact risk E (yhat - y_query)^2 of a model on prompts with M examples, without a factor 1/2.
 
-    On prompts as in training, with any covariance and isotropic w, it is exact for all weights. On other prompts it
-    requires u12 = u21 = 0. With V = u_{-1} U11 the prediction is then yhat = ((1/M) sum y_i x_i)^T V x_query, and the
-    risk is the error of the best linear predictor plus squares.
+    If the prompts follow a training law (fixed or random covariance, isotropic w, no label noise, no query
+    covariance), any weights are allowed. For other laws u12 = u21 = 0 is required. With V = u_{-1} U11 the
+    prediction is then yhat = ((1/M) sum y_i x_i)^T V x_query, and the risk is the error of the best linear
+    predictor plus squares.
 
     **Arguments:**
 
@@ -30,20 +31,22 @@ def risk(model: LinearAttention, task: Task, test_length: ArrayLike) -> Scalar:
     - task: the law of the test prompts. Its ``context_length`` is not used.
     - test_length: M, a whole number of at least 1, or infinity.
 
-    **Raises:** `ValueError` for an M that is not a length, a model of another dimension, and u12 or u21 not zero on
-    prompts with label noise, a query covariance, another law of w or a `JointLaw`. For traced weights the last case
-    gives NaN instead.
+    **Raises:** `ValueError` if M is not a length, if the model has another dimension, or if u12 or u21 is not zero
+    while the prompts have label noise, a query covariance, another law of w or a `JointLaw`. If u12 and u21 are
+    traced, the last error is not raised, and the risk is NaN.
     """
     check_model(model, task)
     return risk_function(task, test_length)(model)
 
 
 def risk_standard_error(model: LinearAttention, law: JointLaw, test_length: ArrayLike) -> Scalar:
-    """The standard error of `risk` from the samples of the law, zero for a law without samples.
+    """The standard error of `risk` if the moments of the law are sample means; zero for a law without samples.
 
-    By the delta method, since the risk is a smooth function of the sample means of x x^T, xy, y^2 x x^T and y^2.
+    It is computed by the delta method: the risk is a smooth function of the means of x x^T, xy, y^2 x x^T and y^2.
 
-    **Raises:** those of `risk`.
+    **Arguments:** model, test_length: as in `risk`; law: a `JointLaw`.
+
+    **Raises:** the errors of `risk`.
     """
     check_model(model, law)
     M = checks.context_length("test_length", test_length)
@@ -67,7 +70,10 @@ def risk_standard_error(model: LinearAttention, law: JointLaw, test_length: Arra
 
 
 def best_linear_error(task: Task) -> Scalar:
-    """The error of the best linear predictor, min_a E(<a, x_query> - y_query)^2; a may depend on the w of a prompt."""
+    """The error of the best linear predictor of the query's label, min_a E (<a, x_query> - y_query)^2.
+
+    In tasks with a random w the vector a may depend on w.
+    """
     if isinstance(task, RandomCovarianceRegression):
         return jnp.zeros(())
     if isinstance(task, JointLaw):
@@ -76,7 +82,7 @@ def best_linear_error(task: Task) -> Scalar:
 
 
 def zero_predictor_error(task: Task) -> Scalar:
-    """E y_query^2, the risk of predicting zero."""
+    """The risk E y_query^2 of the prediction 0."""
     if isinstance(task, RandomCovarianceRegression):
         return jnp.trace(task.mean_covariance)
     if isinstance(task, JointLaw):
@@ -85,7 +91,10 @@ def zero_predictor_error(task: Task) -> Scalar:
 
 
 def risk_function(task: Task, test_length: ArrayLike) -> Callable[[LinearAttention], Scalar]:
-    """The function model -> risk. Everything that does not depend on the model is computed once."""
+    """The function model -> `risk` for a fixed task and length. What does not depend on the model is computed once.
+
+    The function does not check the model. If the law requires u12 = u21 = 0, it returns NaN for other weights.
+    """
     M = checks.context_length("test_length", test_length)
     if isinstance(task, RandomCovarianceRegression):
         random = RandomCovarianceLoss(RandomCovarianceRegression(task.law, M))
@@ -107,7 +116,12 @@ def risk_function(task: Task, test_length: ArrayLike) -> Callable[[LinearAttenti
 
 
 def _regression_risk(V: Matrix, task: LinearRegression, M: Scalar) -> Scalar:
-    """noise + |(Lambda V - I)^T w|^2_{Lambda_query} + tr(Sigma V Lambda_query V^T)/M, averaged over w."""
+    """The risk of V = u_{-1} U11 on regression prompts with M examples,
+
+        noise^2 + E_w |(Lambda V - I)^T w|^2_{Lambda_query} + E_w tr(Sigma V Lambda_query V^T)/M,
+
+    where |v|^2_A = v^T A v and Sigma is the covariance of xy given w.
+    """
     Lambda, weights, noise = task.covariance, task.weight_energy, _noise_energy(task)
     miss = Lambda @ V - jnp.eye(task.dimension)
     readout = V @ _query_covariance(task) @ V.T
@@ -117,13 +131,19 @@ def _regression_risk(V: Matrix, task: LinearRegression, M: Scalar) -> Scalar:
 
 
 def _joint_excess(V: Matrix, covariance: Matrix, cross: Array, spread: Matrix, M: Scalar) -> Scalar:
-    """|V^T E[xy] - a|^2_Lambda + tr(Sigma V Lambda V^T)/M, the risk minus that of the best linear predictor."""
+    """The risk of V = u_{-1} U11 under a `JointLaw`, minus the error of the best linear predictor.
+
+    Let a = Lambda^-1 E[xy] be that predictor, and |v|^2_A = v^T A v. The difference is
+    |V^T E[xy] - a|^2_Lambda + tr(Sigma V Lambda V^T)/M.
+
+    **Arguments:** covariance: Lambda; cross: E[xy]; spread: Sigma, the covariance of xy; M: the number of examples.
+    """
     miss = V.T @ cross - jnp.linalg.solve(covariance, cross)
     return miss @ covariance @ miss + jnp.trace(spread @ V @ covariance @ V.T) / M
 
 
 def _as_in_training(task: LinearRegression) -> bool:
-    """Whether prompts are as in training. Then the exact loss is known for all weights of a model."""
+    """Whether the prompts follow a training law. The exact loss is then known for all weights of a model."""
     return not task.shifts and task.weights == "isotropic"
 
 
@@ -136,7 +156,12 @@ def _noise_energy(task: LinearRegression) -> Scalar:
 
 
 def check_model(model: LinearAttention, task: Task) -> None:
-    """Refuse a model, or models with a leading axis of times, for which `risk` is not exact on a task."""
+    """Refuse a model of another dimension, or with u12 or u21 not zero where `risk` requires zero.
+
+    The weights may have a leading axis of times. Traced weights are not checked for zero.
+
+    **Raises:** `ValueError` naming the argument.
+    """
     d = model.U11.shape[-1]
     if d != task.dimension:
         checks.refuse("model", f"of the task's dimension {task.dimension}", f"it is of dimension {d}")

@@ -1,7 +1,8 @@
-"""The reduction of an arrowhead flow to d + 2 numbers: the diagonal of U, u and a clock s = int u^2 dt.
+"""The reduction of an arrowhead flow to d + 2 numbers: the diagonal of U, u and the clock s = int u^2 dt.
 
-The weights off the diagonal are U_ij(t) = U_ij(0) exp(-a_ij s(t)). They only enter the flow through the sums
-F_k = sum_{i != j} a_ij^k U_ij(0)^2 exp(-2 a_ij s).
+The coefficients a_ij and b_i of the flow are those of `AbstractArrowhead`. The entries off the diagonal are
+U_ij(t) = U_ij(0) exp(-a_ij s(t)). They enter the equations of the d + 2 numbers only through the sums
+F_k(s) = sum_{i != j} a_ij^k U_ij(0)^2 exp(-2 a_ij s).
 """
 
 import abc
@@ -25,7 +26,10 @@ BLOCK = 2**16  # entries of U that are summed at once
 
 
 class Point(NamedTuple):
-    """The diagonal of U, u and the clock, possibly with a leading axis of stages."""
+    """A point of a reduced flow, or several points along leading axes.
+
+    **Fields:** shaft: the diagonal of U; u; clock: s = int u^2 dt since the start.
+    """
 
     shaft: Float[Array, "*stages d"]
     u: Float[Array, "*stages"]
@@ -33,7 +37,10 @@ class Point(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """F_k, excess and squared gradient norm at points, possibly with a last axis of stages."""
+    """Values at one point of a reduced flow, or at several points along last axes.
+
+    **Fields:** moments: the sums F_k; excess: L - min L; grad_norm_sq: |grad L|^2.
+    """
 
     moments: Moments
     excess: Float[Array, "*stages"]
@@ -41,11 +48,11 @@ class Seen(NamedTuple):
 
 
 class Reduction(eqx.Module):
-    """The coefficients of a reduced flow.
+    """The coefficients of a reduced flow, and the quantities that follow from them.
 
     **Fields:**
 
-    - sums: F_k as a function of the clock.
+    - sums: the sums F_k as a function of the clock.
     - curvature: (d,) a_ii.
     - drive: (d,) b_i.
     - fastest: the largest a_ij.
@@ -59,7 +66,10 @@ class Reduction(eqx.Module):
     slowest: Scalar
 
     def look(self, points: Point, moments: Moments) -> Seen:
-        """The excess (1/2) (u^2 F_1 + sum_i a_ii (u U_ii - b_i/a_ii)^2) and |grad L|^2 at points, given F_k there."""
+        """The excess (1/2) (u^2 F_1 + sum_i a_ii (u U_ii - b_i/a_ii)^2) and |grad L|^2 at points.
+
+        **Arguments:** points: with one leading axis; moments: the sums F_k at these points.
+        """
         u, shaft, g = points.u, points.shaft, self.curvature
         residual = u[:, None] * shaft - (self.drive / g)[None, :]
         pull = residual * g[None, :]
@@ -68,19 +78,23 @@ class Reduction(eqx.Module):
         return Seen(moments, excess, slope**2 + u**2 * jnp.sum(pull**2, axis=1) + u**4 * moments[2])
 
     def seen(self, point: Point) -> Seen:
-        """F_k, excess and squared gradient norm at one point."""
+        """The sums F_k, the excess and the squared gradient norm at one point."""
         one = jax.tree.map(lambda x: x[None], point)
         return jax.tree.map(lambda x: x[..., 0], self.look(one, self.sums(one.clock)))
 
     def field(self, point: Point) -> Point:
-        """The rates of change of the diagonal, of u and of the clock."""
+        """The time derivatives of the diagonal of U, of u and of the clock."""
         u, shaft, g = point.u, point.shaft, self.curvature
         moments = self.sums(point.clock[None])[:, 0]
         pull = u * (u * shaft - self.drive / g) * g
         return Point(-pull, self.drive @ shaft - u * (moments[1] + jnp.sum(g * shaft**2)), u**2)
 
     def bend(self, point: Point) -> Scalar:
-        """|d grad L/dt|. Off the diagonal, d(u^2 a_ij U_ij)/dt = (2 u u' a_ij - u^4 a_ij^2) U_ij."""
+        """The norm |d grad L/dt| along the flow, over all weights.
+
+        Off the diagonal grad L has the entries u^2 a_ij U_ij, with the time derivatives
+        (2 u u' a_ij - u^4 a_ij^2) U_ij.
+        """
         now, then = jax.jvp(self.field, (point,), (self.field(point),))
         moments = self.sums(point.clock[None])[:, 0]
         turn, decay = 2 * point.u * now.u, point.u**4
@@ -88,27 +102,33 @@ class Reduction(eqx.Module):
         return jnp.sqrt(jnp.sum(then.shaft**2) + then.u**2 + jnp.maximum(off, 0.0))
 
     def way_to_go(self, point: Point) -> Scalar:
-        """See `AbstractArrowhead.way_to_go`."""
+        """A proved bound on the remaining length of the path; see `AbstractArrowhead.way_to_go`."""
         return length_to_go(point.u, self.seen(point).excess, self.slowest)
 
 
 class AbstractReducedLayer(eqx.Module):
-    """A reduced flow, and the map between its points and models."""
+    """A reduced flow, with the maps from models to its points and back.
+
+    **Fields:** reduction: the coefficients; start: the point at which the flow begins.
+    """
 
     reduction: AbstractVar[Reduction]
     start: AbstractVar[Point]
 
     @abc.abstractmethod
     def point(self, model: PyTree) -> Point:
-        """The point of a model on this flow."""
+        """The point of the reduced flow that represents a model."""
 
     @abc.abstractmethod
     def model(self, point: Point) -> PyTree:
-        """The model at a point."""
+        """The model that a point represents."""
 
 
 class ReducedArrowhead(AbstractReducedLayer):
-    """The flow of an arrowhead from a start, with compressed sums. ``off`` is U(0) without its diagonal."""
+    """The reduced flow of an `Arrowhead` from one start. The sums F_k are compressed; see `DecaySums.compressed`.
+
+    **Fields:** arrowhead: the flow before the reduction; off: U(0) with a zero diagonal.
+    """
 
     arrowhead: Arrowhead
     off: Matrix
@@ -117,7 +137,7 @@ class ReducedArrowhead(AbstractReducedLayer):
 
     @staticmethod
     def of(arrowhead: Arrowhead, start: State) -> "ReducedArrowhead":
-        """The reduced problem of the flow that starts at (U, u). The start must not be traced."""
+        """The reduced flow from a start (U, u), which must not be traced."""
         U, u = start
         a, d = np.asarray(arrowhead.curvature), arrowhead.drive.size
         off = np.array(U)
@@ -132,7 +152,7 @@ class ReducedArrowhead(AbstractReducedLayer):
         return ReducedArrowhead(arrowhead=arrowhead, off=jax.device_put(off), reduction=reduction, start=point)
 
     def point(self, model: LinearAttention) -> Point:
-        """The start. No other model has a known clock."""
+        """The point of the start, for any model: the clock of another model is unknown."""
         return self.start
 
     def model(self, point: Point) -> LinearAttention:

@@ -1,4 +1,4 @@
-"""An exact loss in other weights: merged, separate, tied, factored, or given by a user."""
+"""An exact loss as a function of other weights, which a map turns into a model of the loss."""
 
 from collections.abc import Callable
 
@@ -16,18 +16,18 @@ _RELATIVE = 1e-12  # an excess at the least model below this part of the loss at
 
 
 class Reparametrized(AbstractPopulationLoss):
-    """L(lift(theta)) for an exact loss L and a map from new weights theta to a model of L.
+    """The loss L(lift(theta)) for an exact loss L and a map ``lift`` from new weights theta to models of L.
 
-    If the lift reaches a model of least loss, the minimum and the excess are those of L. This is checked at
-    ``least_model``; without one the minimum counts as numerical. If the lift does not reach it, as with keys and
-    queries of low rank, the minimum is the loss at ``least_model``.
+    If L(lift(least_model)) is the minimum of L, the minimum is the minimum of L and keeps its kind. If it is
+    larger, as with keys and queries of low rank, the minimum is L(lift(least_model)) and counts as numerical.
+    Without ``least_model`` the minimum is the minimum of L and counts as numerical.
 
     **Arguments:**
 
-    - loss: an exact loss.
-    - lift: theta -> a model of the loss, written in JAX, such as an Equinox module or a function.
+    - loss: the exact loss L.
+    - lift: theta -> a model of L, written in JAX, such as an Equinox module or a function.
     - least_model: the weights theta of least loss.
-    - conserved: theta -> the quantities that the flow conserves, a number or an array.
+    - conserved: theta -> the values of the quantities that the flow conserves, a number or an array.
 
     **Raises:** `ValueError` for a sampled loss, and if the lift does not return a model of L.
     """
@@ -76,7 +76,7 @@ class Reparametrized(AbstractPopulationLoss):
         return eqx.combine(pull(slope)[0], fixed)
 
     def least_model(self) -> PyTree | None:
-        """The weights of least loss, if they were given."""
+        """The argument ``least_model``: the weights of least loss, or None if they were not given."""
         return self.least
 
     @property
@@ -87,11 +87,11 @@ class Reparametrized(AbstractPopulationLoss):
         return None if self.conserves is None else self.conserves(model)
 
     def replicates(self) -> tuple["Reparametrized", ...]:
-        """This loss for each replicate of L.
+        """This loss with L replaced by each replicate of L.
 
-        The minimum of a replicate in the new weights is unknown. It is estimated as the minimum of the replicate of L
-        plus the smaller of two numbers: the minimum of this loss minus that of L, and the excess of ``least_model`` on
-        the replicate.
+        The minimum of each replicate over theta is unknown. It is estimated as the minimum of the replicate of L
+        plus the smaller of two numbers: the minimum of this loss minus the minimum of L, and the excess of the
+        replicate of L at lift(least_model).
         """
 
         def of(other: AbstractPopulationLoss) -> "Reparametrized":

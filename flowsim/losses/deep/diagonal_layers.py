@@ -1,4 +1,4 @@
-"""Exact losses of looped and multi-layer transformers whose matrices all have the same eigenvectors."""
+"""Exact losses of looped and multi-layer transformers whose matrices are diagonal in the covariance's eigenbasis."""
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -13,10 +13,11 @@ from flowsim.tasks import SpectralRegression
 
 
 class DiagonalLayersLoss(AbstractLayersLoss):
-    """`LoopedLoss` or `MultiLayerLoss` on matrices that are diagonal in the eigenbasis of the covariance.
+    """The exact loss of `DiagonalLayers`: `LoopedLoss` or `MultiLayerLoss` on matrices diagonal in one eigenbasis.
 
-    It is the same polynomial, with tr(word) = sum_j m_j prod a'_ij and a'_ij = lambda_j a_ij. The cost grows with the
-    number of distinct eigenvalues and not with the dimension.
+    Let lambda_j be the distinct eigenvalues of the covariance, m_j their multiplicities and a_ij the eigenvalues of
+    A_i. The trace of a product of matrices A'_i is then the sum over j of m_j times the product of the
+    a'_ij = lambda_j a_ij. The cost grows with the number of distinct eigenvalues and not with the dimension.
 
     **Arguments:**
 

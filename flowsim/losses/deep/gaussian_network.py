@@ -1,4 +1,4 @@
-"""The exact population loss of networks of two layers on Gaussian inputs."""
+"""The exact population loss of two-layer networks on Gaussian inputs."""
 
 from collections.abc import Iterable
 
@@ -15,34 +15,43 @@ from flowsim.moments.activations import lengths, mixed_differences, products
 
 
 class GaussianNetworkLoss(AbstractPopulationLoss):
-    """L = E (f(x) - f*(x))^2/2 for x ~ N(0, S), a network f of two layers and a teacher f*, each a `TwoLayerNetwork`.
+    """The loss L = E (f(x) - f*(x))^2/2 of a network f against a teacher f* for x ~ N(0, S); both are `TwoLayerNetwork`.
 
-    With b = (a, -a*) and the rows v of W and of W*, L = (1/2) sum_ij b_i b_j E phi(v_i . x) phi(v_j . x) and
+    The networks are f(x) = sum_i a_i phi(w_i . x) and f*(x) = sum_i a*_i phi(w*_i . x), without biases. Let b = (a,
+    -a*), and let v_i be the rows of W followed by those of W*. Then L = (1/2) sum_ij b_i b_j E phi(v_i . x) phi(v_j
+    . x). With c_uv = u^T S v and cos theta = c_uv / sqrt(c_uu c_vv), the kernels are
 
         erf:    E phi(u . x) phi(v . x) = (2/pi) arcsin(c_uv / sqrt((1 + c_uu)(1 + c_vv))),
-        relu:   E phi(u . x) phi(v . x) = sqrt(c_uu c_vv) (sin theta + (pi - theta) cos theta)/(2 pi),
+        relu:   E phi(u . x) phi(v . x) = sqrt(c_uu c_vv) (sin theta + (pi - theta) cos theta)/(2 pi).
 
-    with c_uv = u^T S v and cos theta = c_uv / sqrt(c_uu c_vv). There are no biases. At w_i = 0, where relu has no
-    derivative, the gradient is the mean of those on both sides.
+    At w_i = 0, where relu has no derivative, the gradient is the mean of the one-sided gradients.
 
-    Summed over kernels, L would have an error of about 1e-16 of the size of each layer. If the minimum is 0, L is then
-    computed from differences near the teacher. A unit of f is close to a unit of the teacher if their distance is less
-    than half of the distances between units of the teacher. It then enters as its difference from that unit, and the
-    mean products of such differences do not cancel.
+    This double sum over kernels has an error of about 1e-16 times the size of the layers. If the minimum is 0, L is
+    therefore computed from differences. A unit of f is close to a unit of the teacher if their distance is less
+    than half of the smallest distance from that unit to the teacher's other units and to zero. A close unit enters
+    L through its difference from the teacher's unit. The mean products of these differences do not cancel.
 
-    Let these differences have the relative size delta, and let the angles between units of the teacher be at least
-    epsilon. Then the relative error of L is about 1e-16/(delta epsilon^2), and L is accurate down to about 1e-30. For
-    erf and units close to the teacher's in both layers it has full relative accuracy. For erf a unit may be close up
-    to the sign of both layers, for relu up to a factor, and several units may be close to one. If f is near f* in
-    another way, or the teacher has equal units, the error remains about 1e-16. The gradient is that of the sum of
-    kernels, with a relative error of about 1e-16/delta.
+    Let delta be the relative size of these differences, and let the angles between units of the teacher be at least
+    epsilon. Then the relative error of L is about 1e-16/(delta epsilon^2), and L is accurate down to about 1e-30.
+    For erf L has full relative accuracy if the units are close to the teacher's in both layers. Several units of f
+    may be close to one unit of the teacher. A unit may also be close up to a common sign of a_i and w_i for erf,
+    and up to a positive factor moved from w_i to a_i for relu. If f is near f* in another way, or the teacher has
+    equal units, the error of L remains about 1e-16. The gradient is computed from the sum over kernels and has a
+    relative error of about 1e-16/delta.
 
     **Arguments:**
 
     - teacher: the network f*.
-    - units: how many units f has, default as many as the teacher. With fewer the minimum is unknown, else it is 0.
+    - units: the number of units of f, default as many as the teacher has. With fewer units the minimum is unknown,
+      otherwise it is 0.
     - covariance: (d, d) S, positive definite, default the identity.
     - speeds: c_a and c_W of the flow da/dt = -c_a dL/da, dW/dt = -c_W dL/dW, positive, default 1 and 1.
+
+    **Fields:**
+
+    - root: (d, d) a matrix R with R R^T = S.
+    - reach: for each unit of the teacher, the distance below which a unit of f is close to it.
+    - speed: the speeds, or None.
 
     **Raises:** `ValueError` naming the argument.
 
@@ -97,7 +106,7 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
 
     @eqx.filter_jit
     def gradient(self, model: TwoLayerNetwork) -> TwoLayerNetwork:
-        """The gradient of the sum of kernels, which is compiled several times faster than that of the differences."""
+        """The gradient of the sum over kernels. It compiles several times faster than the gradient of the differences."""
         self._check(model)
         return jax.grad(self._sum_of_kernels)(model)
 
@@ -106,14 +115,14 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
         return self.teacher.activation == "relu"
 
     def conserved(self, model: TwoLayerNetwork) -> Float[Array, " units"] | None:
-        """|w_i|^2/c_W - a_i^2/c_a of each unit for relu."""
+        """|w_i|^2/c_W - a_i^2/c_a for each unit if the activation is relu; None for erf."""
         if self.teacher.activation == "erf":
             return None
         c_a, c_W = (1.0, 1.0) if self.speed is None else self.speed
         return jnp.sum(jnp.square(model.W), axis=1) / c_W - jnp.square(model.a) / c_a
 
     def least_model(self) -> TwoLayerNetwork | None:
-        """The teacher, with units of zero weights where f has more; None if the minimum is unknown."""
+        """The teacher, padded with units of zero weights to the units of f; None if f has fewer units."""
         more = self.units - self.teacher.a.size
         if more < 0:
             return None
@@ -142,7 +151,7 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
         return coefficients @ mixed_differences(self.teacher.activation, base, moved, base, moved) @ coefficients / 2
 
     def _apart(self, model: TwoLayerNetwork) -> tuple[Float[Array, " units"], Float[Array, "units d"]]:
-        """a_i and w_i for inputs of covariance I; for relu |w_i| is a factor of a_i."""
+        """The layers a and W for inputs of covariance I. For relu each row w_i has length 1, and a_i takes its length."""
         W = model.W @ self.root
         if self.teacher.activation == "erf":
             return model.a, W
@@ -150,7 +159,10 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
         return model.a * size, W / jnp.where(size > 0, size, 1.0)[:, None]
 
     def _reach(self) -> Float[Array, " units"]:
-        """Half of the distance of each unit of the teacher to the others and to zero."""
+        """For each unit of the teacher, half of the smallest distance to the other units and to zero.
+
+        For erf the negatives of the other units count, too.
+        """
         _, T = self._apart(self.teacher)
         others = lengths(T[:, None] - T[None])
         if self.teacher.activation == "erf":
@@ -158,7 +170,7 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
         return jnp.minimum(lengths(T), jnp.min(others, axis=1, where=~jnp.eye(len(T), dtype=bool), initial=jnp.inf)) / 2
 
     def _near(self, U: Float[Array, "n d"], T: Float[Array, "units d"]) -> Float[Array, "n units"]:
-        """1 where a row of U is within the reach of one of T, else 0."""
+        """The matrix with entry 1 where a row of U is closer to a row of T than the row's ``reach``, else 0."""
         return (lengths(U[:, None] - T[None]) < self.reach[None]).astype(float)
 
     def _check(self, model: TwoLayerNetwork) -> None:

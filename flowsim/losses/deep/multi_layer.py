@@ -35,10 +35,11 @@ _EPSILON = float(np.finfo(np.float64).eps)
 
 
 class AbstractLayersLoss(AbstractPopulationLoss):
-    """E (prediction - w^T x_query)^2 = E tr(C R R^T) with R = (I - W A'_1) ... (I - W A'_k), A' = S^{1/2} A S^{1/2}.
+    """The exact loss E (prediction - w^T x_query)^2 of k linear layers with matrices A_i, for prompts of covariance S.
 
-    C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). The loss is exact at every n >= 1. It is a polynomial in traces
-    whose terms hardly cancel near the minimum.
+    It is E tr(C R R^T) with R = (I - W A'_1) ... (I - W A'_k) and A'_i = S^{1/2} A_i S^{1/2}, where W is the sample
+    covariance of n vectors z ~ N(0, I). C = I for w ~ N(0, S^-1), and C = S for w ~ N(0, I). The loss is a
+    polynomial in traces. Its terms hardly cancel near the minimum.
 
     **Fields:**
 
@@ -53,7 +54,7 @@ class AbstractLayersLoss(AbstractPopulationLoss):
 
     @abc.abstractmethod
     def terms(self, model: PyTree) -> Float[Array, " terms"]:
-        """The terms that sum to the loss, without the constant."""
+        """The terms of the polynomial at a model, without the constant. Their sum and the constant add to the loss."""
 
     @abc.abstractmethod
     def degree(self) -> int:
@@ -77,10 +78,10 @@ class AbstractLayersLoss(AbstractPopulationLoss):
 
     @abc.abstractmethod
     def directions_outside(self, model: PyTree) -> int:
-        """The number of dimensions of weight space minus that of the set to which this loss restricts the flow."""
+        """The codimension of the set to which this loss restricts the flow, in the space of all weights."""
 
     def digits(self, model: PyTree) -> Scalar:
-        """The number of decimal digits of the loss that survive the cancellation of its terms."""
+        """The number of decimal digits of the loss that are right in spite of the cancellation of its terms."""
         parts = jnp.append(self.terms(model), self.energy.constant)
         lost = jnp.sum(jnp.abs(parts)) / jnp.abs(jnp.sum(parts))
         return -jnp.log10(jnp.minimum(_EPSILON * lost, 1.0))
@@ -89,21 +90,25 @@ class AbstractLayersLoss(AbstractPopulationLoss):
 class LoopedLoss(AbstractLayersLoss):
     """The exact population loss of `LoopedAttention`, over symmetric A with u = 0, or over all (A, u).
 
-    L(A, u) = E tr(C (I - W A')^L (I - A'^T W)^L) + E |u'^T (I - (I - W A')^L)|^2,
+    With A' = S^{1/2} A S^{1/2}, u' = S^{1/2} u, and W and C as in `AbstractLayersLoss`,
 
-    A' = S^{1/2} A S^{1/2} and u' = S^{1/2} u. C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). With
-    ``form="printed"`` the first term is E tr (I - A'^{1/2} W A'^{1/2})^{2L}, as the paper prints it. It is at most the
-    exact term, and equal to it if A' is a multiple of I.
+        L(A, u) = E tr(C (I - W A')^L (I - A'^T W)^L) + E |u'^T (I - (I - W A')^L)|^2.
 
-    The minimizer is the best symmetric A. Over all A it may be a saddle, and the minimum is then NaN.
+    With ``form="printed"`` the first term is E tr (I - A'^{1/2} W A'^{1/2})^{2L}, as Gatmiry et al. (2024) print
+    it. It is at most the exact term, and equal to it if A' is a multiple of I.
+
+    The minimizer is the best symmetric A. Over all A it may be a saddle. The minimum over all A is therefore NaN if
+    L > 1, d > 1 and n is finite.
 
     **Arguments:**
 
     - task: a `LinearRegression` without the options of test prompts.
     - loops: L, at most 7, or 4 without ``symmetric``.
     - form: "exact" or "printed".
-    - symmetric: whether the loss is restricted to symmetric A and u = 0. Its gradient is then symmetric. Other weights
-      are refused, or give NaN if they are traced.
+    - symmetric: whether the loss is restricted to symmetric A and u = 0. The gradient in A is then symmetric. Other
+      weights are refused, or give NaN if they are traced.
+
+    **Fields:** bias: the polynomial of the second term, or None if u = 0; root: S^{1/2}.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -158,18 +163,18 @@ class LoopedLoss(AbstractLayersLoss):
 
 
 class MultiLayerLoss(AbstractLayersLoss):
-    """The exact population loss of `MultiLayerAttention` without B, over symmetric or over all matrices.
+    """The exact population loss of `MultiLayerAttention` without B, over symmetric or over all matrices A_i.
 
-    L(A) = E tr(C R R^T), R = (I - W A'_1) ... (I - W A'_k), A'_i = S^{1/2} A_i S^{1/2}.
-
-    C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). Over symmetric matrices the gradient is symmetrised, and its
-    flow differs from the flow over all matrices.
+    The formula is that of `AbstractLayersLoss`. Over symmetric matrices the gradient is symmetrised, so the flow
+    differs from the flow over all matrices.
 
     **Arguments:**
 
     - task: a `LinearRegression` without the options of test prompts.
     - layers: k, at most 4, or 3 without ``symmetric``.
     - symmetric: whether the loss is restricted to symmetric A_i.
+
+    **Fields:** root: S^{1/2}.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -218,9 +223,11 @@ def _check_task(task: LinearRegression) -> None:
 
 
 def check_depth(name: str, depth: int, looped: bool, symmetric: bool) -> None:
-    """Refuse a depth without an exact form.
+    """Refuse a depth for which the exact loss is not available.
 
-    **Raises:** `ValueError` with the depths that have one.
+    **Arguments:** name: of the argument; depth: the number of loops or layers; looped, symmetric: the kind of loss.
+
+    **Raises:** `ValueError` naming the argument and the largest depth with an exact loss.
     """
     most = (MOST_LOOPS if looped else MOST_LAYERS)[symmetric]
     if not 1 <= checks.count(name, depth) <= most:
@@ -237,7 +244,13 @@ def residual_energy(
     symmetric: bool = True,
     form: str = "exact",
 ) -> ResidualEnergy:
-    """E tr(C R R^T) expanded about the best multiples of I, exact or as the paper prints it."""
+    """The polynomial E tr(C R R^T) of `AbstractLayersLoss`, expanded about the best multiples A'_i = c_i I.
+
+    **Arguments:** task: the law of the prompts; depth: the number of loops or layers; looped: whether all A_i are
+    equal; symmetric: whether the A_i are; form: "exact" or "printed", as in `LoopedLoss`.
+
+    **Raises:** `ValueError` naming the argument.
+    """
     inverse = task.weights == "inverse-covariance"
     if form not in ("exact", "printed"):
         checks.refuse("form", '"exact" or "printed"', f'it is "{form}"')
@@ -254,7 +267,7 @@ def residual_energy(
 
 
 def _size(task: LinearRegression | SpectralRegression) -> tuple[float, int]:
-    """n and d."""
+    """The context length n and the dimension d of a task."""
     return float(task.context_length), task.dimension
 
 
@@ -263,7 +276,7 @@ def _weight(task: LinearRegression) -> dict[str, Float[Array, "d d"]]:
 
 
 def _root_and_best(energy: ResidualEnergy, task: LinearRegression) -> tuple[Float[Array, "d d"], Float[Array, "k d d"]]:
-    """S^{1/2}, and the best A_i among those that are diagonal in the eigenbasis of S."""
+    """S^{1/2}, and the best A_i among the matrices that are diagonal in the eigenbasis of S."""
     values, vectors = jnp.linalg.eigh(task.covariance)
     best = best_eigenvalues(energy, values, jnp.ones_like(values), task.weights) / values[None, :]
     return (vectors * jnp.sqrt(values)[None, :]) @ vectors.T, jnp.einsum("ij,kj,lj->kil", vectors, best, vectors)
@@ -272,7 +285,13 @@ def _root_and_best(energy: ResidualEnergy, task: LinearRegression) -> tuple[Floa
 def best_eigenvalues(
     energy: ResidualEnergy, covariance: Float[Array, " r"], multiplicities: Float[Array, " r"], weights: str
 ) -> Float[Array, "k r"]:
-    """The best a'_ij = lambda_j a_ij. They do not depend on j if w ~ N(0, S^-1)."""
+    """The best eigenvalues a'_ij = lambda_j a_ij of the A'_i, for matrices that are diagonal in the eigenbasis of S.
+
+    If w ~ N(0, S^-1), they do not depend on j.
+
+    **Arguments:** covariance: the distinct eigenvalues lambda_j of S; multiplicities: of these eigenvalues;
+    weights: the law of w, as in `LinearRegression`.
+    """
     start = jnp.broadcast_to(energy.centres[:, None], (energy.centres.size, covariance.size))
     if weights == "inverse-covariance":
         return start
@@ -284,7 +303,7 @@ def best_eigenvalues(
 
 
 def _minimized(loss: Callable[[Array], Scalar], start: Array) -> Array:
-    """The minimum near a start, up to rounding, by BFGS and then Newton's method on the gradient."""
+    """The minimizer of a loss near a start, up to rounding, by BFGS followed by Newton's method on the gradient."""
     solver = optimistix.BFGS(1e-6, 1e-9)
     near = optimistix.minimise(lambda x, args: loss(x), solver, start, max_steps=1000, throw=False).value
     newton = optimistix.Newton(1e-13, 1e-14)

@@ -1,4 +1,7 @@
-"""The expected residual energy E tr(S R R^T) with R = (I - W A_1) ... (I - W A_k), without sampling."""
+"""The expected residual energy E tr(S R R^T) with R = (I - W A_1) ... (I - W A_k), computed exactly.
+
+W is the sample covariance of n vectors z ~ N(0, I) in d dimensions.
+"""
 
 import functools
 import math
@@ -21,16 +24,18 @@ BIAS = "U"
 
 
 class ResidualEnergy(eqx.Module):
-    """A polynomial in traces of words in matrices A_i, evaluated in F_i = c_i I - A_i.
+    """A polynomial in traces of products of matrices A_i, expanded in the differences F_i = c_i I - A_i.
 
-    The coefficients for the n, d and centres c_i of a problem are computed in rational arithmetic and rounded once.
-    About the best multiples of I the terms hardly cancel at any n, so floats keep their digits.
+    The coefficients for given n, d and centres c_i are computed in rational arithmetic and rounded once. If the c_i
+    I are the best multiples of I, the terms hardly cancel at any n, so the value keeps its digits in floats.
+
+    **Arguments:** polynomial: in the A_i; context_length: n; dimension: d; centres: c_1, .., c_k.
 
     **Fields:**
 
-    - constant: the value at F = 0.
+    - constant: the value where all F_i = 0.
     - form: the other terms, as a function of the F_i and of fixed matrices.
-    - centres: c, (k,).
+    - centres: the c_i, (k,).
     """
 
     constant: Scalar
@@ -50,7 +55,10 @@ class ResidualEnergy(eqx.Module):
     def terms(
         self, layers: Float[Array, "k d d"], fixed: Mapping[str, Float[Array, "d d"]] | None = None
     ) -> Float[Array, " terms"]:
-        """All terms except the constant."""
+        """All terms except the constant.
+
+        **Arguments:** layers: the A_i; fixed: the other matrices, by their letters `WEIGHT` and `BIAS`.
+        """
         identity = jnp.eye(layers.shape[-1])
         offsets = self.centres[:, None, None] * identity[None] - layers
         return self.form.terms(self._named(offsets, fixed))
@@ -61,7 +69,11 @@ class ResidualEnergy(eqx.Module):
         multiplicities: Float[Array, " r"],
         fixed: Mapping[str, Float[Array, " r"]] | None = None,
     ) -> Float[Array, " terms"]:
-        """All terms except the constant, for diagonal matrices given by distinct entries and multiplicities."""
+        """All terms except the constant, for diagonal matrices.
+
+        **Arguments:** layers, fixed: as in `terms`, each matrix given by its r distinct diagonal entries;
+        multiplicities: how often each of these entries occurs.
+        """
         return self.form.terms_on_diagonals(self._named(self.centres[:, None] - layers, fixed), multiplicities)
 
     def _named(self, offsets: Array, fixed: Mapping[str, Array] | None) -> dict[str, Array]:
@@ -70,27 +82,36 @@ class ResidualEnergy(eqx.Module):
 
 @functools.cache
 def layer_terms(layers: int, symmetric: bool, weighted: bool) -> TracePolynomial:
-    """E tr(S R R^T) with a matrix for each layer. S = I unless ``weighted``."""
+    """The polynomial E tr(S R R^T) if each layer has its own matrix. S = I unless ``weighted``.
+
+    **Arguments:** layers: the number k of layers; symmetric: whether the A_i are symmetric.
+    """
     letters = _LETTERS[:layers]
     return _energy(letters, letters if symmetric else "", weighted)
 
 
 @functools.cache
 def loop_terms(loops: int, symmetric: bool, weighted: bool) -> TracePolynomial:
-    """E tr(S R R^T) with one matrix for all layers. S = I unless ``weighted``."""
+    """The polynomial E tr(S R R^T) if all layers have the same matrix A. S = I unless ``weighted``.
+
+    **Arguments:** loops: the number of layers; symmetric: whether A is symmetric.
+    """
     return _energy(_LETTERS[0] * loops, _LETTERS[0] if symmetric else "", weighted)
 
 
 @functools.cache
 def power_terms(power: int) -> TracePolynomial:
-    """E tr (I - W A)^m, which is E tr (I - A^{1/2} W A^{1/2})^m."""
+    """The polynomial E tr (I - W A)^m = E tr (I - A^{1/2} W A^{1/2})^m, where m is ``power``."""
     letter = _LETTERS[0]
     return TracePolynomial(expected_traces(power_words(letter, power), letter), letter)
 
 
 @functools.cache
 def bias_terms(loops: int) -> TracePolynomial:
-    """E u^T (I - R)(I - R)^T u with R = (I - W A)^L and U = u u^T, over all A."""
+    """The polynomial E u^T (I - R)(I - R)^T u with R = (I - W A)^L, for any matrix A.
+
+    L is ``loops``. The letter `BIAS` stands for the matrix u u^T.
+    """
     letter = _LETTERS[0]
     words = residual_words(letter * loops, BIAS, BIAS)
     for power in range(loops + 1):

@@ -1,7 +1,8 @@
 """Exact population losses of deep linear transformers whose matrices are multiples of S^-1 and I, and their flows.
 
-The losses are averages over one eigenvalue x = 1 + y of W. Gauss quadrature on the exact moments of the mean spectrum
-computes them exactly at any d and n. Its weights are positive, so a loss of 1e-40 has all its digits.
+S is the covariance of the prompts, and W is the sample covariance of n vectors z ~ N(0, I). The losses are means
+over the eigenvalues x = 1 + y of W. Gauss quadrature of the mean spectrum computes them exactly at any d and n. Its
+weights are positive, so even a loss of 1e-40 has all its digits.
 """
 
 import abc
@@ -38,24 +39,24 @@ class Speeds(NamedTuple):
 def restricted_speeds(
     covariance: ArrayLike | Iterable, *, form: str = "corrected", residual_stream: bool = False
 ) -> Speeds:
-    """The speeds of the constrained flow on the set A_i = a_i S^-1, B_i = b_i I, for a covariance S.
+    """The speeds of the constrained flow of Ahn et al. (2023) on the set A_i = a_i S^-1, B_i = b_i I.
 
     The paper prints dA_i/dt = -r_i S^-1 with r_i = Tr(S^{1/2} grad_{A_i} f S^{1/2}), and dB_i/dt = -s_i S^-1 with
-    s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set grad_{A_i} f = (df/da_i) S/d and grad_{B_i} f = (df/db_i) I/d.
-    The printed flow therefore has c_a = tr(S^2)/d, and f falls d times as fast as (26) needs. Its B_i leave the set
-    unless S = s I, and then c_b = 1/s.
+    s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set grad_{A_i} f = (df/da_i) S/d and grad_{B_i} f = (df/db_i)
+    I/d. So the printed flow has c_a = tr(S^2)/d, and f falls d times as fast as (26) requires. Its B_i leave the
+    set unless S = s I, and then c_b = 1/s.
 
-    The corrected flow has the factor 1/d of the paper's text in r_i and s_i, and dB_i/dt = -s_i I:
+    The corrected flow has the factor 1/d of the paper's text in r_i and s_i, and dB_i/dt = -s_i I. Its speeds are
 
         c_a = tr(S^2)/d^2,   c_b = 1/d.
 
-    It makes (26) and (35) equalities. For S = s I it is the flow of the matrices themselves.
+    With them (26) and (35) are equalities. For S = s I it is the flow of the matrices themselves.
 
     **Arguments:**
 
     - covariance: (d, d) S.
     - form: "corrected" or "printed".
-    - residual_stream: whether there are B_i.
+    - residual_stream: whether the model has matrices B_i. The "printed" form then requires S = s I.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -74,11 +75,12 @@ def restricted_speeds(
 
 
 class AbstractScalarLoss(AbstractPopulationLoss):
-    """E tr q(W)^2 as a function of scalars. Its flow is the flow of the matrices that the scalars represent.
+    """A loss E tr q(W)^2 as a function of scalars, where the polynomial q depends on the scalars.
 
-    By default the covariance S is I. The gradient at A_i = a_i I is (dL/da_i) I/d, so dA_i/dt = -grad gives
-    da_i/dt = -c dL/da_i with c = 1/d; `speeds` returns c. The squared gradient norm along the flow is that of the
-    matrices. The solver integrates a_i/sqrt(c), so its atol is an error of these numbers.
+    Its flow is the flow of the matrices that the scalars represent. The default is S = I: the gradient at A_i = a_i
+    I is (dL/da_i) I/d, so dA_i/dt = -grad gives da_i/dt = -c dL/da_i with c = 1/d. The method `speeds` returns c.
+    The squared gradient norm along the flow is the one of the matrices. The solver integrates a_i/sqrt(c), so its
+    absolute tolerance is for these numbers.
 
     **Fields:** dimension: d; context_length: n.
     """
@@ -91,11 +93,11 @@ class AbstractScalarLoss(AbstractPopulationLoss):
 
     @abc.abstractmethod
     def speeds(self, model: PyTree) -> PyTree:
-        """c of d theta/dt = -c dL/d theta, as a model that holds a number for each array."""
+        """The speeds c of the flow d theta/dt = -c dL/d theta, as a model with one number in place of each array."""
 
 
 class ScalarLoopLoss(AbstractScalarLoss):
-    """L(a) = E tr (I - a W)^{2L} of `ScalarLoop`, which is convex and has one minimum.
+    """The loss E tr (I - a W)^{2L} of `ScalarLoop`, as a function of a. It is convex and has one minimum.
 
     **Arguments:**
 
@@ -103,6 +105,8 @@ class ScalarLoopLoss(AbstractScalarLoss):
     - context_length: n, a whole number of at least 1 or infinity.
     - loops: L.
     - speed: c of da/dt = -c dL/da, default 1/d.
+
+    **Fields:** offsets, weights: the quadrature rule E tr f(W) = sum_j w_j f(1 + y_j); best: the optimal a.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -131,12 +135,12 @@ class ScalarLoopLoss(AbstractScalarLoss):
         return jnp.sum(self.weights * self._factor(1 - self._scalar(model)) ** (2 * self.loops))
 
     def excess(self, model: ScalarLoop) -> Scalar:
-        """D^2 int_0^1 (1 - s) L''(a_opt + s D) ds with D = a - a_opt. Every term is positive."""
+        """The excess D^2 int_0^1 (1 - s) L''(a_opt + s D) ds with D = a - a_opt. All its terms are positive."""
         step, s, weights = self._segment(model)
         return step**2 * jnp.sum(weights * (1 - s) * self._curvature(step, s))
 
     def gradient(self, model: ScalarLoop) -> ScalarLoop:
-        """D int_0^1 L''(a_opt + s D) ds."""
+        """The gradient dL/da = D int_0^1 L''(a_opt + s D) ds with D = a - a_opt, as a model."""
         step, s, weights = self._segment(model)
         return eqx.tree_at(lambda model: model.a, model, step * jnp.sum(weights * self._curvature(step, s)))
 
@@ -158,37 +162,46 @@ class ScalarLoopLoss(AbstractScalarLoss):
         return model.a
 
     def _factor(self, shortfall: Array) -> Array:
-        """1 - a x = e - (1 - e) y with e = 1 - a."""
+        """The factor 1 - a x = e - (1 - e) y at each node x = 1 + y, where e = 1 - a is ``shortfall``."""
         return shortfall - (1 - shortfall) * self.offsets
 
     def _segment(self, model: ScalarLoop) -> tuple[Scalar, Array, Array]:
-        """D, and Gauss nodes and weights on [0, 1] for the integrals along a_opt + s D."""
+        """D = a - a_opt, and the Gauss nodes s and weights on [0, 1] for integrals along a_opt + s D."""
         nodes, weights = np.polynomial.legendre.leggauss(self.loops)
         step = (self._scalar(model) - self.best.scalars[0]) - self.best.remainders[0]
         return step, jnp.asarray((nodes + 1) / 2), jnp.asarray(weights / 2)
 
     def _curvature(self, step: Scalar, s: Array) -> Array:
-        """L'' along the segment."""
+        """The second derivative L'' at the points a_opt + s D, where D is ``step``."""
         power = 2 * self.loops
         factors = jax.vmap(self._factor)(self.best.shortfalls[0] - s * step)
         return power * (power - 1) * (factors ** (power - 2) @ (self.weights * (1 + self.offsets) ** 2))
 
 
 class ScalarLayersLoss(AbstractScalarLoss):
-    """L = E tr q_k(W)^2 of `ScalarLayers`. For an eigenvalue x of W, with q_0 = p_0 = 1 and t = x p_i^2,
+    """The loss L = E tr q_k(W)^2 of `ScalarLayers`.
 
-        q_{i+1} = q_i (1 - a_i t),     p_{i+1} = p_i (1 - a_i b_i t).
+    For an eigenvalue x of W, q_k is defined by q_0 = p_0 = 1 and
 
-    Without b the minimum over scalars is exact, and unique except for the order of the a_i. With b there are many local
-    minima, and the minimum is the best one that a search has found.
+        q_{i+1} = q_i (1 - a_i t),     p_{i+1} = p_i (1 - a_i b_i t),     t = x p_i^2.
+
+    Without b the minimum over the scalars is exact, and unique up to the order of the a_i. With b there are many
+    local minima, and ``minimum`` is the smallest one that a search finds; see `stream_minimum`.
 
     **Arguments:**
 
     - dimension: d.
     - context_length: n, a whole number of at least 1 or infinity.
     - layers: k.
-    - residual_stream: whether the models have b, for k up to 4.
+    - residual_stream: whether the models have b. This requires k <= 4.
     - speeds: of the flow, default 1/d for a and for b.
+
+    **Fields:**
+
+    - offsets, weights: the quadrature rule E tr f(W) = sum_j w_j f(1 + y_j).
+    - speed: the speeds of a and of b.
+    - minimizer: the scalars with the smallest known loss.
+    - best: the optimal a without b, else None.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -247,9 +260,10 @@ class ScalarLayersLoss(AbstractScalarLoss):
         return jnp.sum(self.weights * q**2)
 
     def excess(self, model: ScalarLayers) -> Scalar:
-        """Without b, E tr (q - q_opt)(W)^2, since the best q is a projection.
+        """The loss minus its minimum.
 
-        With b, the sum of `taylor_terms`, or the loss minus its minimum if the terms are larger than the loss.
+        Without b it is E tr (q - q_opt)(W)^2, since q_opt is a projection of zero. With b it is the sum of
+        `taylor_terms`, or the difference of the loss and its minimum if the terms are larger than the loss.
         """
         self._check(model)
         if self.best is None:
@@ -287,7 +301,10 @@ class ScalarLayersLoss(AbstractScalarLoss):
 
 
 def _length(context_length: ArrayLike) -> tuple[Scalar, int | float]:
-    """n as an array, and as a Python number for the exact moments."""
+    """The context length n as an array, and as a Python number for the exact moments.
+
+    **Raises:** `ValueError` if n is traced or not a length.
+    """
     length = checks.context_length("context_length", context_length)
     if not checks.is_concrete(length):
         checks.refuse("context_length", "a number that is known", "it is traced")

@@ -1,1 +1,1 @@
-"""Exact losses of one layer of linear attention: one quadratic form for all heads, and special cases of papers."""
+"""Exact losses of one layer of linear attention: for heads of any kind, and for the special cases of papers."""

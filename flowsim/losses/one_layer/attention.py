@@ -1,4 +1,4 @@
-"""The exact population loss of one layer of linear attention, for any heads and any law of regression prompts."""
+"""The exact population loss of one layer of linear attention, for any heads and any `LinearRegression`."""
 
 import abc
 
@@ -22,27 +22,36 @@ _SEARCHED = 800  # the largest number of weights in all searches together
 
 
 class AttentionLoss(AbstractPopulationLoss):
-    """L = (1/2) E (yhat - <w, x_q>)^2 of `MergedHeads`, `SeparateHeads` or `TokenHeads`, exact for all weights.
+    """The exact loss L = (1/2) E (yhat - <w, x_q>)^2 of `MergedHeads`, `SeparateHeads` or `TokenHeads`.
 
-    x ~ N(0, Lambda), x_q ~ N(0, Lambda_q), w ~ N(mu, Sigma_w) and y = <w, x> + sigma N(0, 1) for N examples, where N
-    may be infinite or random. 2 L is a constant plus a sum of squares |r(theta)|^2, whose terms do not cancel; see
-    `LabelResiduals` and `TokenResiduals`. With r_0 = r at the minimum, the excess is
-    (1/2) |r - r_0|^2 + <r - r_0, r_0>. r_0 is 0 if heads of this shape can predict as well as any heads.
+    The prompt has N examples with x ~ N(0, Lambda) and y = <w, x> + sigma N(0, 1). N may be infinite or random. The
+    query is x_q ~ N(0, Lambda_q), and w ~ N(mu, Sigma_w).
 
-    The minimum is exact for heads on labels of any rank (by Eckart and Young) and for more than d heads on tokens. For
-    fewer heads on tokens it is exact if the guess is trained or equals the prior mean mu, unless the heads attend to
-    the query's token and mu is not 0. In all other cases it is the smallest loss of up to eight searches from random
-    weights.
+    2 L is a constant plus |r(theta)|^2, where r is a vector of residuals; see `LabelResiduals` and
+    `TokenResiduals`. With r_0 = r at the minimum, the excess is (1/2) |r - r_0|^2 + <r - r_0, r_0>. If heads of
+    this shape can predict as well as any heads, r_0 = 0.
 
-    The excess is accurate relative to its own size down to the minimum, with one exception: for heads on tokens with
+    The minimum is exact for `MergedHeads` and `SeparateHeads` of any rank (by Eckart and Young), and for more than
+    d `TokenHeads`. For up to d `TokenHeads` it is exact if the guess is trained or equals the prior mean mu, unless
+    the heads attend to the query's token and mu is not 0. In all other cases it is the smallest loss that up to
+    eight searches from random weights find.
+
+    The excess is accurate relative to its own size down to the minimum, with one exception: for `TokenHeads` with
     r_0 not 0 its error is about eps |r_0|^2, as if two losses were subtracted.
 
     **Arguments:**
 
     - task: a `LinearRegression`.
-    - model: heads. The minimum is over heads of the same shape, and with the same guess unless the guess is trained.
+    - model: the heads. The minimum is over heads of the same shape. A guess that is not trained is held fixed.
 
-    **Raises:** `ValueError` naming the argument; on heads of another kind; in `excess`, on heads of a larger rank.
+    **Fields:**
+
+    - residuals: the map r, with the constant.
+    - minimizer: the heads with the smallest known loss.
+    - least: r_0.
+
+    **Raises:** `ValueError` naming the argument. Methods raise it on heads of another kind, and `excess` on heads
+    of a larger rank.
     """
 
     residuals: "AbstractResiduals"
@@ -80,15 +89,18 @@ class AttentionLoss(AbstractPopulationLoss):
         return (jnp.sum(off**2) + 2 * along + self.residuals.shift(model)) / 2
 
     def least_model(self) -> AbstractHeads:
-        """The heads of least known loss."""
+        """The heads with the smallest known loss."""
         return self.minimizer
 
     def conserved(self, model: AbstractHeads) -> Float[Array, " numbers"]:
-        """The balances of the heads."""
+        """The balances of the heads (see ``model.balances``), as one vector."""
         return model.balances.reshape(-1)
 
     def _check_kind(self, model: AbstractHeads) -> None:
-        """Refuse heads of another class or `_kind`. Their number, weights and guess may differ."""
+        """Refuse heads whose class or `_kind` differs from the minimizer. The number and the weights may differ.
+
+        **Raises:** `ValueError` naming the first difference.
+        """
         ours, theirs = ((type(one).__name__, *_kind(one)) for one in (self.minimizer, model))
         if ours != theirs:
             names = ("the class", "the dimension", "trainable", "query_token")
@@ -98,7 +110,7 @@ class AttentionLoss(AbstractPopulationLoss):
 
 
 def _kind(model: AbstractHeads) -> tuple[int, bool, bool]:
-    """The dimension, whether the guess is trained, and whether the heads attend to the query's token."""
+    """The dimension of the prompts, whether the guess is trained, and whether heads attend to the query's token."""
     return model.w.shape[-1], model.trainable, getattr(model, "query_token", False)
 
 
@@ -111,48 +123,69 @@ def _residuals(task: LinearRegression, model: AbstractHeads) -> "AbstractResidua
 
 
 class AbstractResiduals(eqx.Module):
-    """The error of heads as a vector r with E (yhat - <w, x_q>)^2 = floor + |r|^2."""
+    """Heads' residuals: a vector r(theta) with E (yhat - <w, x_q>)^2 = floor + shift + |r|^2.
+
+    **Fields:**
+
+    - risk: the law of the prompts, in the coordinates of `HeadRisk`.
+    - floor: the constant for the guess that the residuals were built with.
+    """
 
     risk: eqx.AbstractVar[HeadRisk]
     floor: eqx.AbstractVar[Scalar]
 
     @abc.abstractmethod
     def __call__(self, model: AbstractHeads) -> Float[Array, " r"]:
-        """r."""
+        """The residuals r of heads."""
 
     @abc.abstractmethod
     def shift(self, model: AbstractHeads) -> Scalar:
-        """The amount by which ``floor`` is larger for the guess of these heads than for the guess at the minimum.
+        """The amount that must be added to ``floor`` for the guess of these heads.
 
-        Exactly zero if the two guesses are equal.
+        It is exactly zero if their guess is the guess that the residuals were built with.
         """
 
     @abc.abstractmethod
     def along(self, model: AbstractHeads, off: Float[Array, " r"], least: Float[Array, " r"]) -> Scalar:
-        """<r - r_0, r_0>, given r - r_0 and r_0."""
+        """The product <r - r_0, r_0>, where r_0 are the residuals at the minimum.
+
+        **Arguments:** model: heads with the residuals r; off: r - r_0; least: r_0.
+        """
 
     @abc.abstractmethod
     def best(self, like: AbstractHeads) -> tuple[AbstractHeads, MinimumKind]:
-        """The heads of this shape with the least |r|, and how this minimum is known. The guess is kept unless it is
-        trained.
+        """The heads of the shape of ``like`` with the smallest known |r|, and how this minimum is known.
+
+        A guess that is not trained is kept.
         """
 
 
 class LabelResiduals(AbstractResiduals):
-    """Residuals of yhat = beta^T Gamma x_q + g^T x_q + bias.
+    """The residuals of `MergedHeads` and `SeparateHeads`, which predict yhat = beta^T Gamma x_q + g^T x_q + bias.
 
-    In the coordinates of `HeadRisk`, with Gamma' = K^T Gamma K_q, m = K^T mu and c = K_q^T (g - mu),
+    beta is the mean of y x over the context. D, K, K_q, J and n are defined in `HeadRisk`. Let Gamma' = K^T Gamma
+    K_q, m = K^T mu, c = K_q^T (g - mu), and E = D + m m^T + (tr D + |m|^2 + sigma^2) I. Let X = D + n E be the
+    covariance of K^-1 beta. Then
 
         E (yhat - <w, x_q>)^2 = tr(J n D X^-1 E J^T) + bias^2
-                                + |X^{1/2} (Gamma' - X^-1 D J^T)|_F^2 + |c + Gamma'^T m|^2,
-        E = D + m m^T + (tr D + |m|^2 + sigma^2) I,     X = D + n E = Cov beta in these coordinates.
+                                + |X^{1/2} (Gamma' - X^-1 D J^T)|_F^2 + |c + Gamma'^T m|^2.
 
-    If the guess is not trained, the last two squares combine into |Y^{1/2} (Gamma' - Y^-1 (D J^T - m c^T))|_F^2 with
-    Y = X + m m^T, and a remainder |missed|^2 that belongs to the floor. The target Y^-1 (D J^T - m c^T) and ``missed``
-    are affine in the guess, and ``turn`` = Y^-1 m gives their slopes in c.
+    If the guess is trained, the residuals are the matrix and the vector in the second line. Otherwise c is fixed.
+    The second line is then |Y^{1/2} (Gamma' - T)|_F^2 + |missed|^2 with Y = X + m m^T and T = Y^-1 (D J^T - m c^T).
+    The residuals are Y^{1/2} (Gamma' - T), and the remainder |missed|^2 belongs to ``floor``.
 
-    With X^{1/2} X^-1 D J^T = sum_i s_i l_i r_i^T, the best heads of rank R reach the first R terms. Then
-    <r - r_0, r_0> = -sum_{i > R} s_i l_i^T X^{1/2} Gamma' r_i, a sum over the directions that they do not learn.
+    Let Z be X or Y, and T the target of Gamma' (X^-1 D J^T if the guess is trained). With the singular value
+    decomposition Z^{1/2} T = sum_i s_i l_i r_i^T, the best heads of rank R learn the first R terms. Then
+    <r - r_0, r_0> = -sum_{i > R} s_i l_i^T Z^{1/2} Gamma' r_i, a sum over the terms that they do not learn.
+
+    **Fields:**
+
+    - root, target: Z^{1/2} and T.
+    - like: heads with the rank and the guess for which the minimum is known.
+    - turn: Y^-1 m, minus the slope of T in c; zero if the guess is trained.
+    - free_root: X^{1/2}.
+    - missed: a matrix and a vector, zero if the guess is trained.
+    - singular: the l_i as columns, the s_i, and the r_i as rows.
     """
 
     risk: HeadRisk
@@ -209,11 +242,11 @@ class LabelResiduals(AbstractResiduals):
         return moved + (model.bias - self.like.bias) * (model.bias + self.like.bias)
 
     def _turned(self, model: AbstractLabelHeads) -> Matrix:
-        """The change of the residuals for another guess, zero if the guess is trained."""
+        """The change of the residuals if the guess differs from the guess of ``like``; zero if it is trained."""
         return self.root @ jnp.outer(self.turn, self._further(model))
 
     def _further(self, model: AbstractLabelHeads) -> Float[Array, " d"]:
-        """The change of c from the guess of the minimum, zero if the guess is trained."""
+        """The change of c if the guess differs from the guess of ``like``. Zero if the guess is trained."""
         if model.trainable:
             return jnp.zeros_like(self.turn)
         return self.risk.query_root.T @ jax.lax.stop_gradient(model.w - self.like.w)
@@ -228,13 +261,19 @@ class LabelResiduals(AbstractResiduals):
 
 
 class TokenResiduals(AbstractResiduals):
-    """Residuals of yhat = sum_h p_h^T G Q_h x_q + g^T x_q + bias, in the coordinates and forms of `HeadRisk`:
+    """The residuals of `TokenHeads`, whose prediction is yhat = sum_h p_h^T G Q_h x_q + g^T x_q + bias.
 
-        E (yhat - <w, x_q>)^2 = R_0 + bias^2 + sum_i (t_i + c_i + 3 n s_i)^2 + 2n |P_i + pi_i D|_F^2
-                                + 4 |(D + n (D + nu I))^{1/2} (p_i - p_i^*)|^2 + W pi_i^2
-                                + 6 E N^-2 |S|^2 + 9 (E N^-2 - n^2) |s|^2,     s = tr S,
+    In the symbols of `HeadRisk`, with s_i = sum_j S_ijj,
 
-    R_0 is the least risk of any heads with a guess g = mu. At it p_i = p_i^* and everything else is zero.
+        E (yhat - <w, x_q>)^2 = R_0 + bias^2
+                                + sum_i [(t_i + c_i + 3 n s_i)^2 + 2n |P_i + pi_i D|_F^2
+                                         + 4 |(D + n (D + nu I))^{1/2} (p_i - p_i^*)|^2 + W pi_i^2]
+                                + 6 E N^-2 |S|^2 + 9 (E N^-2 - n^2) |s|^2.
+
+    R_0 is the least risk of any heads with the guess g = mu. It is reached at p_i = p_i^*, where all other squares
+    are zero. The terms with S are left out unless the heads attend to the query's token.
+
+    **Fields:** floor: R_0 + bias^2, for the ``bias`` of the heads that the residuals were built with.
     """
 
     risk: HeadRisk
@@ -291,8 +330,11 @@ class TokenResiduals(AbstractResiduals):
 
 @eqx.filter_jit
 def _solved(residuals: TokenResiduals, like: TokenHeads) -> TokenHeads:
-    """The minimum for more than d heads. With p_h = e_h they can form any matrices, so that r is affine in Q and the
-    guess."""
+    """The heads of least |r| if there are more than d heads, by linear least squares.
+
+    With p_h = e_h for the first d + 1 heads, the sum over heads can form any matrices, and r is affine in Q and in
+    the guess.
+    """
     H, rows, d = like.Q.shape
     basis = eqx.tree_at(lambda m: (m.p, m.Q), like, (jnp.eye(H, rows), jnp.zeros_like(like.Q)))
 
@@ -308,7 +350,7 @@ def _solved(residuals: TokenResiduals, like: TokenHeads) -> TokenHeads:
 
 @eqx.filter_jit
 def _searched(residuals: TokenResiduals, like: TokenHeads) -> TokenHeads:
-    """The heads of least |r| that Levenberg and Marquardt's method finds from random weights."""
+    """The heads with the smallest |r| that the method of Levenberg and Marquardt finds from random weights."""
 
     def model(weights: tuple[Array, ...]) -> TokenHeads:
         p, Q, w = weights
@@ -330,7 +372,10 @@ def _searched(residuals: TokenResiduals, like: TokenHeads) -> TokenHeads:
 
 
 def _root_and_solution(matrix: Matrix, right: Float[Array, "d columns"]) -> tuple[Matrix, Float[Array, "d columns"]]:
-    """A^{1/2} and A^+ B for a positive semidefinite A, singular if w does not vary and the context is infinite."""
+    """A^{1/2} and A^+ B for a positive semidefinite matrix A and a right-hand side B.
+
+    A^+ is the pseudoinverse, since A may be singular: for example if w does not vary and the context is infinite.
+    """
     values, vectors = jnp.linalg.eigh(matrix)
     some = values > values.size * jnp.finfo(values.dtype).eps * values[-1]
     inverse = jnp.where(some, 1 / jnp.where(some, values, 1.0), 0.0)

@@ -1,4 +1,7 @@
-"""Heads of least risk: in closed form for d or more heads, else by a minimisation over one number."""
+"""The heads of least risk for a given number of heads.
+
+They are known in closed form for d or more heads, and otherwise found by a minimisation over one number.
+"""
 
 from typing import NamedTuple
 
@@ -16,8 +19,10 @@ _ANGLES = 512
 
 
 class Found(NamedTuple):
-    """The forms of least risk for a number of heads, and (fewest, d+1) orthonormal vectors b_h of heads that have these
-    forms.
+    """The quadratic forms of least risk for a number of heads.
+
+    **Fields:** forms: the forms; b: orthonormal vectors b_h of the fewest heads that have these forms, (fewest,
+    d+1).
     """
 
     forms: Forms
@@ -26,9 +31,10 @@ class Found(NamedTuple):
 
 @eqx.filter_jit
 def least(risk: HeadRisk, reduced: MultiHeadAttention, right: bool) -> tuple[MultiHeadAttention, Scalar]:
-    """The heads of least risk with the number of heads and the guess of a model, and their risk.
+    """The heads of least risk among those with the guess of a model and as many heads, and their risk.
 
-    **Arguments:** reduced: the model; right: whether its guess is known to be exact: w = w*, and no bias.
+    **Arguments:** risk: of Lambda = Sigma_w = I; reduced: the model; right: whether the guess is known to be exact,
+    that is w = w* and bias = 0.
     """
     H, d = reduced.b.shape[0], risk.task.dimension
     if right:
@@ -41,9 +47,11 @@ def least(risk: HeadRisk, reduced: MultiHeadAttention, right: bool) -> tuple[Mul
 
 
 def _heads(risk: HeadRisk, reduced: MultiHeadAttention, found: Found) -> MultiHeadAttention:
-    """Heads with the number of heads and the guess of a model, whose matrices M_i have the given symmetric parts N.
+    """Heads whose forms are N_i, given by ``found``, with the number of heads and the guess of ``reduced``.
 
-    With P the projection on the b_h, M = P N (2 I - P) is such a matrix, as P N P + P N (I - P) + (I - P) N P = N.
+    Let P be the projection on the span of the b_h. The matrix M = P N_i (2 I - P) has the symmetric part N_i,
+    because N_i = P N_i P + P N_i (I - P) + (I - P) N_i P. The heads follow from these matrices by going back from
+    the coordinates of `HeadRisk` to those of the model.
     """
     H, d = reduced.b.shape[0], risk.task.dimension
     b = found.b
@@ -59,18 +67,19 @@ def _heads(risk: HeadRisk, reduced: MultiHeadAttention, found: Found) -> MultiHe
 
 
 def limited(delta: Float[Array, " d"], bias: Scalar, inverse_C: Scalar, heads: int) -> Found:
-    """The forms N_1, .., N_d and M_{d+1} of least risk in a family of forms that H < d heads can make.
+    """The forms N_1, .., N_d and M_{d+1} of least risk in a family of forms that H < d heads can have.
 
-    The symmetric parts of matrices sum_h b_h (a_i^h)^T are the quadratic forms that vanish on the complement of the
-    b_h. In the family the complement is {(x, -tau u^T x)} with x in a space of dimension m = d + 1 - H that contains
-    u = delta/|delta|. Given the tilt tau, the best forms solve a linear system of three unknowns, and tau minimises a
-    function of one variable. Searches over all b_h and A_h from random starts never ended lower.
+    For given b_h, the symmetric parts of the matrices sum_h b_h (a_i^h)^T are the quadratic forms that vanish on
+    the orthogonal complement of the b_h. In the family this complement is {(x, -tau u^T x): x in V}, where V is a
+    space of dimension m = d + 1 - H that contains u = delta/|delta|. For each tilt tau the best forms solve a
+    linear system with three unknowns. The best tau minimises a function of one variable. It is not proved that the
+    family contains the best forms, but searches over all b_h and A_h from random starts never found a smaller risk.
 
     **Arguments:**
 
     - delta: w* - w, the error of the guess, (d,).
-    - bias: of the guess.
-    - inverse_C: 1/C.
+    - bias: the bias of the guess.
+    - inverse_C: 1/C for C examples.
     - heads: H.
     """
     d = delta.shape[0]
@@ -90,9 +99,11 @@ def limited(delta: Float[Array, " d"], bias: Scalar, inverse_C: Scalar, heads: i
 
 
 def _system(tau: Scalar, inverse_C: Scalar, d: int, heads: int) -> tuple[Float[Array, "3 3"], Float[Array, "3"]]:
-    """The quadratic form E <G, N>^2 in the three unknowns of a form, and its trace E <G, N>.
+    """E <G, N>^2 and E <G, N> as functions of the three unknowns of a form N = [P p; p^T pi].
 
-    The unknowns are c, the entry of p along u, and pi, where P + pi I is c I outside the complement.
+    The unknowns are c, the entry of p along u, and pi. On the orthogonal complement of V, P + pi I equals c I.
+
+    **Returns:** the matrix of the quadratic form E <G, N>^2, and the vector of the linear form E <G, N>.
     """
     m, kappa = d + 1 - heads, 1 + (d + 1) * inverse_C
     trace = jnp.stack([jnp.asarray(heads - 1.0), 2 * tau, m - tau**2])
@@ -108,20 +119,23 @@ def _system(tau: Scalar, inverse_C: Scalar, d: int, heads: int) -> tuple[Float[A
 def _solved(
     tau: Scalar, norm: Scalar, inverse_C: Scalar, d: int, heads: int
 ) -> tuple[Float[Array, "2 3"], Float[Array, "2 3"]]:
-    """The linear terms and the unknowns of the form along u and of the form of the bias."""
+    """The best unknowns of two forms at a tilt: the form N along u and the form M_{d+1} of the bias.
+
+    **Returns:** the linear terms of the risk in the unknowns, and the unknowns, one row for each form.
+    """
     system, trace = _system(tau, inverse_C, d, heads)
     linear = jnp.stack([norm * trace + jnp.zeros(3).at[1].set(2.0), -trace])
     return linear, jnp.linalg.solve(system, linear.T).T
 
 
 def _others(tau: Scalar, inverse_C: Scalar, d: int, heads: int) -> tuple[Scalar, Scalar]:
-    """2 p_i of the coordinates inside and outside the complement, except u."""
+    """The best values of 2 p_i for coordinates i inside V, except u, and outside V."""
     kappa = 1 + (d + 1) * inverse_C
     return 1 / (kappa + tau**2 * inverse_C), 1 / kappa
 
 
 def _risk(tau: Scalar, norm: Scalar, bias: Scalar, inverse_C: Scalar, d: int, heads: int) -> Scalar:
-    """The least risk at a tilt, without terms that do not depend on the tilt."""
+    """The least risk at a tilt tau, up to terms that do not depend on tau."""
     linear, unknowns = _solved(tau, norm, inverse_C, d, heads)
     within, _ = _others(tau, inverse_C, d, heads)
     gains = jnp.sum(linear * unknowns, axis=1)
@@ -129,7 +143,11 @@ def _risk(tau: Scalar, norm: Scalar, bias: Scalar, inverse_C: Scalar, d: int, he
 
 
 def _at(tau: Scalar, norm: Scalar, basis: Float[Array, "d d"], inverse_C: Scalar, heads: int) -> Found:
-    """The best forms at a tilt, in the coordinates in which u is the first column of the basis."""
+    """The best forms at a tilt tau, and their b_h.
+
+    **Arguments:** norm: |delta|; basis: (d, d) orthogonal, with u as its first column. The first d + 1 - H columns
+    span V.
+    """
     d = basis.shape[0]
     m = d + 1 - heads
     _, unknowns = _solved(tau, norm, inverse_C, d, heads)

@@ -13,11 +13,12 @@ from flowsim.tasks import LinearRegression
 
 
 class MaskedAttentionLoss(AbstractPopulationLoss):
-    """f = E (b^T C A x + <w, x>)^2 of `MaskedAttention` for the query x, exact for all (b, A).
+    """The loss f = E (b^T C A x + <w, x>)^2 of `MaskedAttention` for the query x, exact for all (b, A).
 
-    C is the second moment matrix of the context's tokens (x_i, y_i). This is twice `LinearAttentionLoss` at u = -b and
-    U = A without the query's token, which only enters the even part. The odd part is least at V = -Gamma^-1, and the
-    even part is zero at (8), so (8) is a global minimum.
+    C is the second moment matrix of the context's tokens (x_i, y_i). f is twice `LinearAttentionLoss` with
+    (u12, u_{-1}) = -b and [U11; u21^T] = A, for a layer that does not attend to the query's token. This token only
+    enters the even part of the error. By (8) of Ahn et al. (2023) the weights of `minimizer` are optimal: they
+    minimise the odd part, and the even part is zero there.
 
     **Arguments:** task: as for `LinearAttentionLoss`. Sigma is its covariance and n its context length.
 
@@ -38,11 +39,13 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
 
     @property
     def minimum(self) -> Scalar:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """tr Sigma - tr(Sigma^2 Gamma^-1) = sum lambda_i (lambda_i + tr Sigma)/(n gamma_i)."""
+        """The minimum tr Sigma - tr(Sigma^2 Gamma^-1) = sum_i lambda_i (lambda_i + tr Sigma)/(n gamma_i)."""
         return 2 * self.unmasked.minimum
 
     def minimizer(self, gamma: ArrayLike = 1.0) -> MaskedAttention:
-        """b = gamma e_{d+1}, A = -[Gamma^-1; 0]/gamma with Gamma = ((n+1)/n) Sigma + (tr Sigma/n) I.
+        """The global minimum (8) with parameter gamma: b = gamma e_{d+1} and A = -[Gamma^-1; 0]/gamma.
+
+        Gamma is ((n+1)/n) Sigma + (tr Sigma/n) I.
 
         **Raises:** `ValueError` for gamma = 0.
         """
@@ -67,5 +70,5 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
         return model.balance
 
     def least_model(self) -> MaskedAttention:
-        """The model of (8) with gamma = 1."""
+        """The `minimizer` with gamma = 1."""
         return self.minimizer()

@@ -1,4 +1,4 @@
-"""The exact risk of heads of linear self-attention on prompts whose weights have a nonzero mean."""
+"""The exact risk of several heads of linear self-attention on prompts whose weights w have a nonzero mean."""
 
 import equinox as eqx
 import jax
@@ -18,23 +18,25 @@ from flowsim.tasks.regression import check_regression
 
 
 class MultiHeadLoss(AbstractPopulationLoss):
-    """R = E (f - <w-hat, x_q>)^2 of heads with a guess, w-hat ~ N(w*, I) and x ~ N(0, I), exact for all weights.
+    """The exact risk R = E (f - <w-hat, x_q>)^2 of the prediction f of heads with a guess y_q = w^T x_q + bias.
 
-    Let G be the mean of z z^T over the context's tokens z = (x, y), M_i = sum_h b_h (a_i^h)^T with the columns a_i^h of
-    A_h, and y_q = w^T x_q + bias the guess. Then
+    The covariates are x ~ N(0, I), and each prompt of C examples has one w-hat ~ N(w*, I). So R is `HeadRisk` for
+    Lambda = Sigma_w = I. Let G be the mean of z z^T over the context's tokens z = (x, y), a_i^h the columns of A_h,
+    and M_i = sum_h b_h (a_i^h)^T. Then
 
         R = sum_{i <= d} E(<G, M_i + w_i M_{d+1}> - (w-hat_i - w_i))^2 + bias^2 E(1 + <G, M_{d+1}>)^2.
 
-    All tokens of a prompt share one w-hat: this is `HeadRisk` for Lambda = Sigma_w = I. With delta = w* - w the least
-    risk over all M is d (d+1)/(C+d+1) + (|delta|^2 + bias^2) 2/(d C + 2).
+    With delta = w* - w, the least R over all matrices M_i is d (d+1)/(C+d+1) + (|delta|^2 + bias^2) 2/(d C + 2).
+    The first term is the risk of one step of gradient descent from w* with the best step size C/(C+d+1).
 
-    d heads reach it. One head reaches it if delta and bias are zero, as they are after the guess was trained. The first
-    term is the risk of one step of gradient descent from w* with the best step size C/(C+d+1). For fewer than d heads
-    the least risk is from `flowsim.losses.one_layer.head_limit`, and it counts as numerical. In the limit of a long
-    context one head reaches 0.
+    d heads reach this least risk. One head reaches it if delta and bias are zero; a trained guess has delta = 0 at
+    the minimum. For fewer than d heads and any other guess the minimum is computed by
+    `flowsim.losses.one_layer.head_limit` and counts as numerical. As C -> infinity it tends to 0 even for one head.
 
-    **Arguments:** task: with covariance I, and no option except ``prior_mean``; model: heads. The minimum is over heads
-    of the same number with the same guess.
+    **Arguments:**
+
+    - task: a `LinearRegression` with covariance I and no option except ``prior_mean``.
+    - model: the heads. The minimum is over the same number of heads. A guess that is not trained is held fixed.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -80,7 +82,7 @@ class MultiHeadLoss(AbstractPopulationLoss):
         return self.minimizer
 
     def separated(self, model: AnyHeads) -> Float[Array, " rows"]:
-        """The parts L_1(M_1), .., L_{d+1}(M_{d+1}) of (18), whose sum is the risk.
+        """The d + 1 terms L_1(M_1), .., L_{d+1}(M_{d+1}) of (18) of Xie et al. (2025), whose sum is the risk.
 
         **Raises:** `ValueError` if the guess depends on x_q, since (18) does not hold then.
         """

@@ -14,11 +14,13 @@ from flowsim.tasks.covariance_laws import AbstractCovarianceLaw, DiagonalLaw
 
 
 class RandomCovarianceLoss(AbstractLinearAttentionLoss):
-    """The loss of `LinearAttention` with a Lambda_tau drawn for every prompt.
+    """The loss of `LinearAttention` if every prompt has its own covariance Lambda_tau, drawn from a law.
 
-    Given Lambda_tau it is `LinearAttentionLoss`, which is cubic in Lambda_tau.
+    It is the mean over Lambda_tau of `LinearAttentionLoss`, which is a polynomial in Lambda_tau.
 
     **Arguments:** task: a `RandomCovarianceRegression`.
+
+    **Fields:** operator_energy: ``task.law.operator_energy`` at the context length.
 
     **Raises:** `ValueError` for another task.
     """
@@ -54,10 +56,13 @@ class RandomCovarianceLoss(AbstractLinearAttentionLoss):
 
 @eqx.filter_jit
 def independent(law: DiagonalLaw, context_length: Scalar) -> Arrowhead:
-    """The arrowhead of independent diagonal entries, from their moments m1, m2, m3, with n = 1/N:
+    """The arrowhead of diagonal covariances with independent entries.
 
-    zeta_ij = (1 + n) m2_i m1_j + n (m2_i m1_j + m1_i m2_j + m1_i m1_j sum_{k not i, j} m1_k),    i not j,
-    gamma_i = zeta_ii = (1 + n) m3_i + n (m3_i + m2_i sum_{k not i} m1_k),     xi_i = m2_i.
+    Its coefficients are a_ij = zeta_ij and b_i = xi_i. Let n = 1/N, and let m1_i, m2_i, m3_i be the first three
+    moments of the i-th diagonal entry. Then
+
+        zeta_ij = (1 + n) m2_i m1_j + n (m2_i m1_j + m1_i m2_j + m1_i m1_j sum_{k != i, j} m1_k)   for i != j,
+        zeta_ii = gamma_i = (1 + n) m3_i + n (m3_i + m2_i sum_{k != i} m1_k),     xi_i = m2_i.
     """
     first, second, third = law.moments()
     n, total = 1 / context_length, jnp.sum(first)
@@ -71,7 +76,7 @@ def independent(law: DiagonalLaw, context_length: Scalar) -> Arrowhead:
 
 @eqx.filter_jit
 def _operator(law: AbstractCovarianceLaw, context_length: Scalar) -> OperatorArrowhead:
-    """The arrowhead of U -> E[Gamma_tau Lambda_tau U Lambda_tau] in its eigenbasis."""
+    """The arrowhead of any law of covariances, in the eigenbasis of U -> E[Gamma_tau Lambda_tau U Lambda_tau]."""
     d = law.dimension
 
     def of_one(Lambda):

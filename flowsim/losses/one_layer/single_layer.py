@@ -18,17 +18,21 @@ from flowsim.tasks.regression import check_regression
 
 
 class AbstractLinearAttentionLoss(AbstractPopulationLoss):
-    """L = (1/2) E (yhat - <w, x_query>)^2 of `LinearAttention`, exact for all weights.
+    """The loss L = (1/2) E (yhat - <w, x_query>)^2 of `LinearAttention`, exact for all weights.
 
-    With V = u_{-1} U11 + u12 u21^T the error splits into a part odd in w and a part even in w:
+    Let x be the query, S the sample covariance of the context and V = u_{-1} U11 + u12 u21^T. The error is the sum
+    of a part that is odd in w and a part that is even in w,
 
-        odd = w^T (S V - I) x,     even = u12^T (S + x x^T / N) U11 x + u_{-1} (w^T S w) u21^T x,
+        odd = w^T (S V - I) x,     even = u12^T (S + x x^T / N) U11 x + u_{-1} (w^T S w) u21^T x.
 
-    and L = (1/2) E odd^2 + (1/2) E even^2, since the two are uncorrelated. On u12 = u21 = 0, which the flow preserves,
-    the even part is zero. For all weights E odd^2 / 2 - min L is a sum of squares: the excess at U11 = V, u_{-1} = 1
+    These parts are uncorrelated, so L = (1/2) E odd^2 + (1/2) E even^2. The flow preserves u12 = u21 = 0, where the
+    even part is zero. For all weights (1/2) E odd^2 - min L is a sum of squares: the excess at U11 = V, u_{-1} = 1
     and u12 = u21 = 0.
 
-    **Fields:** structure: the arrowhead of the flow on u12 = u21 = 0; its `excess` is this sum of squares.
+    **Fields:**
+
+    - task: the law of the prompts.
+    - structure: the arrowhead of the flow with u12 = u21 = 0. Its method ``excess`` computes this sum of squares.
     """
 
     task: AbstractVar[LinearRegression | RandomCovarianceRegression]
@@ -36,7 +40,7 @@ class AbstractLinearAttentionLoss(AbstractPopulationLoss):
 
     @abc.abstractmethod
     def parts(self, model: LinearAttention) -> tuple[Scalar, Scalar]:
-        """(1/2) E odd^2 - min L, and E even^2."""
+        """The numbers (1/2) E odd^2 - min L and E even^2 of a model."""
 
     def __call__(self, model: LinearAttention) -> Scalar:
         return self.minimum + self.excess(model)
@@ -51,11 +55,11 @@ class AbstractLinearAttentionLoss(AbstractPopulationLoss):
         return model.balance
 
     def least_model(self) -> LinearAttention:
-        """The balanced global minimum."""
+        """The global minimum with u_{-1} = |U11|_F; see `balanced_minimum`."""
         return balanced_minimum(self.structure)
 
     def arrowhead(self, model: LinearAttention) -> AbstractArrowhead | None:
-        """The arrowhead if u12 = u21 = 0 exactly. Traced weights have none."""
+        """The arrowhead of the flow if u12 = u21 = 0 exactly, else None. It is None for traced weights."""
         self._check(model)
         on_it = checks.is_concrete(model.u12) and not (np.any(np.asarray(model.u12)) or np.any(np.asarray(model.u21)))
         return self.structure if on_it else None
@@ -67,12 +71,14 @@ class AbstractLinearAttentionLoss(AbstractPopulationLoss):
 
 
 class LinearAttentionLoss(AbstractLinearAttentionLoss):
-    """The loss of `LinearAttention` for one covariance Lambda.
+    """The loss of `LinearAttention` for prompts with one covariance Lambda.
 
-    E odd^2 / 2 - min L = (1/2) |Gamma^{1/2} (Lambda^{1/2} V Lambda^{1/2} - Lambda Gamma^-1)|_F^2 with
-    Gamma = (1 + 1/N) Lambda + (tr Lambda/N) I.
+    Let Gamma = (1 + 1/N) Lambda + (tr Lambda/N) I. The odd part of `AbstractLinearAttentionLoss` is
+    (1/2) E odd^2 - min L = (1/2) |Gamma^{1/2} (Lambda^{1/2} V Lambda^{1/2} - Lambda Gamma^-1)|_F^2.
 
     **Arguments:** task: a `LinearRegression` with isotropic weights and without the options of test prompts.
+
+    **Fields:** eigenvalues, eigenvectors: of Lambda, (d,) and (d, d) with eigenvectors as columns.
 
     **Raises:** `ValueError` for another task.
     """
@@ -90,24 +96,27 @@ class LinearAttentionLoss(AbstractLinearAttentionLoss):
 
     @property
     def gamma_eigenvalues(self) -> Float[Array, " d"]:
-        """gamma_i, in the order of `eigenvalues`."""
+        """The eigenvalues gamma_i of Gamma, in the order of `eigenvalues`."""
         return gamma_eigenvalues(self.eigenvalues, self.task.context_length)
 
     @property
     @eqx.filter_jit
     def minimum(self) -> Scalar:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """(tr Lambda - tr(Lambda^2 Gamma^-1))/2."""
+        """The minimum (tr Lambda - tr(Lambda^2 Gamma^-1))/2."""
         return least_loss(self.eigenvalues, self.task.context_length)
 
     @property
     @eqx.filter_jit
     def structure(self) -> Arrowhead:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """a_ij = gamma_i lambda_i lambda_j and b_i = lambda_i^2 in the eigenbasis of Lambda."""
+        """The arrowhead in the eigenbasis of Lambda, with a_ij = gamma_i lambda_i lambda_j and b_i = lambda_i^2."""
         lam = self.eigenvalues
         return Arrowhead(jnp.outer(self.gamma_eigenvalues * lam, lam), lam**2, self.eigenvectors)
 
     def parts(self, model: LinearAttention, query_token: bool = True) -> tuple[Scalar, Scalar]:
-        """As `AbstractLinearAttentionLoss.parts`; query_token: whether the layer attends to the query's token."""
+        """The numbers (1/2) E odd^2 - min L and E even^2 of a model.
+
+        **Arguments:** model: the weights; query_token: whether the layer attends to the query's token.
+        """
         turn = self.eigenvectors.T
         inside = LinearAttention(turn @ model.U11 @ turn.T, model.u_minus1, turn @ model.u12, turn @ model.u21)
         V = inside.u_minus1 * inside.U11 + jnp.outer(inside.u12, inside.u21)
@@ -116,21 +125,23 @@ class LinearAttentionLoss(AbstractLinearAttentionLoss):
 
 
 def gamma_eigenvalues(eigenvalues: Float[Array, " d"], length: Scalar) -> Float[Array, " d"]:
-    """gamma_i = (1 + 1/N) lambda_i + tr(Lambda)/N."""
+    """The eigenvalues gamma_i = (1 + 1/N) lambda_i + tr(Lambda)/N of Gamma, for a context of N examples."""
     return eigenvalues + (eigenvalues + jnp.sum(eigenvalues)) / length
 
 
 def least_loss(lam: Float[Array, " d"], length: Scalar) -> Scalar:
-    """(1/2) sum lambda_i (lambda_i + tr Lambda)/(N gamma_i)."""
+    """The minimum (1/2) sum_i lambda_i (lambda_i + tr Lambda)/(N gamma_i) of `LinearAttentionLoss`."""
     return jnp.sum(lam * (lam + jnp.sum(lam)) / (length * gamma_eigenvalues(lam, length))) / 2
 
 
 def _even_energy(task: LinearRegression, lam: Float[Array, " d"], model: LinearAttention, query_token: bool) -> Scalar:
-    """E even^2 for Lambda = diag(lambda), by the formulas of `HeadRisk` in O(d^2) operations.
+    """E even^2 for Lambda = diag(lam), by the formulas of `HeadRisk` in O(d^2) operations.
 
-    The d forms are b a_i^T, made symmetric, with b = (p, u_{-1}), p = Lambda^{1/2} u12, and a_i the columns of
-    Lambda^{1/2} U11 Lambda^{1/2} over the row Lambda^{1/2} u21. The cubic one is p (x) R, made symmetric, with R the
-    symmetric part of Lambda^{1/2} U11 Lambda^{1/2}.
+    Let b = (p, u_{-1}) with p = Lambda^{1/2} u12, and let B = Lambda^{1/2} U11 Lambda^{1/2}. Let a_i be the columns
+    of the matrix B with the row (Lambda^{1/2} u21)^T below it. The d quadratic forms of `HeadRisk` are the
+    symmetric parts of b a_i^T. Its cubic form is the symmetric part of the tensor product of p and (B + B^T)/2.
+
+    **Arguments:** query_token: whether the layer attends to the query's token, so that there is a cubic form.
     """
     root, n, trace, square = jnp.sqrt(lam), 1 / task.context_length, jnp.sum(lam), jnp.sum(lam**2)
     p, A, pi = root * model.u12, root[:, None] * model.U11 * root[None, :], model.u_minus1 * root * model.u21

@@ -1,4 +1,4 @@
-"""One layer of linear attention in many dimensions: the loss along one flow, in d + 2 numbers."""
+"""The loss of one layer of linear attention along one flow, in d + 2 numbers, for large dimensions d."""
 
 from collections.abc import Iterable
 
@@ -32,18 +32,20 @@ class _Spectrum(AbstractReducedLayer):
 class SpectralAttentionLoss(AbstractPopulationLoss):
     """The loss of `LinearAttention` along its flow from one balanced start, without any matrix of size d x d.
 
-    At the start U11 = sigma Theta Theta^T. In the eigenbasis of Lambda a weight off the diagonal is
-    U_ij(t) = U_ij(0) exp(-gamma_i lambda_i lambda_j s(t)), with the clock s = int u_{-1}^2 dt. The other weights only
-    depend on sums of these. A step of the flow costs O(d), the setup O(d^2 r) operations and little memory.
+    The flow starts at U11 = sigma Theta Theta^T and u_{-1} = sigma. In the eigenbasis of Lambda the entries of U11
+    off the diagonal are U_ij(t) = U_ij(0) exp(-gamma_i lambda_i lambda_j s(t)), with the clock s = int u_{-1}^2 dt.
+    They affect the diagonal and u_{-1} only through sums over all of them. A step of the flow costs O(d)
+    operations. The setup costs O(d^2 r) operations and little memory.
 
-    `gradient_flow` accepts ``start`` and no other model. ``weights(model, rows)`` gives rows of U11 at any point of the
-    flow.
+    `gradient_flow` accepts only the model ``start``. Use ``weights(model, rows)`` for rows of U11 at any point of
+    the flow.
 
     **Arguments:**
 
-    - task: a `SpectralRegression` with isotropic weights whose eigenvalues have multiplicity 1.
+    - task: a `SpectralRegression` with isotropic weights. Every eigenvalue of Lambda must have multiplicity 1.
     - scale: sigma > 0.
-    - theta: (d, r) M in the eigenbasis of Lambda; Theta Theta^T = M M^T/|M M^T|_F as in `initialization.balanced`.
+    - theta: a (d, r) matrix M in the eigenbasis of Lambda. Theta Theta^T is M M^T/|M M^T|_F, as in
+      `initialization.balanced`.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -80,12 +82,12 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
 
     @property
     def gamma_eigenvalues(self) -> Float[Array, " d"]:
-        """gamma_i, in the order of the eigenvalues of the task."""
+        """The eigenvalues gamma_i of Gamma = (1 + 1/N) Lambda + (tr Lambda/N) I, in the order of the task's."""
         return gamma_eigenvalues(self.task.eigenvalues, self.task.context_length)
 
     @property
     def minimum(self) -> Scalar:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of `LinearAttentionLoss`."""
+        """The minimum over all weights, as for `LinearAttentionLoss`."""
         return least_loss(self.task.eigenvalues, self.task.context_length)
 
     @property
@@ -100,11 +102,14 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
         return self.layer.reduction.seen(self.layer.point(model)).excess
 
     def gradient(self, model: SpectralAttention) -> SpectralAttention:
-        """Refused, since the clock of a model is not a weight and has no gradient."""
+        """Not available: the clock of a model is not a weight and has no gradient.
+
+        **Raises:** `ValueError`, always.
+        """
         checks.refuse("loss", "one of all weights, such as LinearAttentionLoss", "it has no gradient")
 
     def conserved(self, model: SpectralAttention) -> Scalar:
-        """The balance u_{-1}^2 - |U11|_F^2."""
+        """The conserved quantity u_{-1}^2 - |U11|_F^2."""
         squares = self.layer.reduction.sums(model.clock[None])[0, 0]
         return model.u_minus1**2 - jnp.sum(model.diagonal**2) - squares
 
@@ -115,7 +120,7 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
         return self.layer
 
     def weights(self, model: SpectralAttention, rows: slice = slice(None)) -> Float[Array, "rows d"]:
-        """Rows of U11 in the eigenbasis of Lambda."""
+        """The selected rows of U11 in the eigenbasis of Lambda, at a model on the flow. By default all rows."""
         lam, place = self.task.eigenvalues, jnp.arange(self.task.dimension)
         decay = jnp.exp(-jnp.outer((self.gamma_eigenvalues * lam)[rows], lam) * model.clock)
         on_diagonal = place[rows, None] == place[None, :]
@@ -123,7 +128,11 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
 
 
 def _blocks(stiffness: np.ndarray, lam: np.ndarray, factor: np.ndarray):
-    """Blocks of rows of a_ij and of U_ij(0)^2, the latter zero on the diagonal."""
+    """Yield pairs (a_ij, U_ij(0)^2), flattened, for successive blocks of rows i. U_ii(0)^2 is replaced by zero.
+
+    **Arguments:** stiffness: gamma_i lambda_i; lam: lambda_j; factor: F with U(0) = F F^T. All are in the
+    eigenbasis.
+    """
     d = lam.size
     count = max(1, BLOCK // d)
     for first in range(0, d, count):
