@@ -1,4 +1,4 @@
-"""Problems: TOML files of task, model, start, loss and flow, and functions of users."""
+"""Problems: a task, model, start, loss and flow, described by a TOML file or by a user's function."""
 
 from flowsim._core.checks import ProblemError as ProblemError
 from flowsim.problem.base import AbstractSpec as AbstractSpec

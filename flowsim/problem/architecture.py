@@ -1,4 +1,4 @@
-"""An architecture: everything that problem files need to know about an in-context model."""
+"""The description of an in-context model that lets problem files use it: an architecture."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -31,13 +31,13 @@ _FIELDS = toml.fields(InitTable, "init.") | toml.fields(ModelTable, "model.")
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """A kind of start.
+    """A kind of start, the value of ``init.kind``.
 
     **Arguments:**
 
-    - make: (table, dimension, model table) -> the model.
-    - needed: the fields of [init] that it must have.
-    - allowed: the fields of [init] that it may have.
+    - make: ([init], dimension, [model]) -> the model at t = 0.
+    - needed: the fields that [init] must have.
+    - allowed: the further fields that [init] may have.
     """
 
     make: Callable[[InitTable, int, ModelTable], PyTree]
@@ -51,9 +51,10 @@ class Restriction:
 
     **Arguments:**
 
-    - starts: the starts by kind.
-    - loss: (model table, task, kind of loss) -> the loss on the set.
-    - make: (table, task, model table) -> the model, if it depends on more of the task than the dimension.
+    - starts: the kinds of start, by name.
+    - loss: ([model], task, kind of loss) -> the loss on the set.
+    - make: ([init], task, [model]) -> the model at t = 0, in place of `Start.make`. Needed if the model depends on
+      more of the task than its dimension.
     """
 
     starts: Mapping[str, Start]
@@ -63,7 +64,10 @@ class Restriction:
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """A horizontal line in a figure: a lower bound of its curve, or the value that the curve should tend to."""
+    """A horizontal line in the figure of a curve: a lower bound of the curve, or the value that it should tend to.
+
+    **Arguments:** value: the height; label: of the line; is_bound: whether the line is a lower bound.
+    """
 
     value: float
     label: str
@@ -72,13 +76,15 @@ class Level:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A figure of a quantity along a flow over time.
+    """A figure that shows a quantity along a flow as a function of time.
 
     **Arguments:**
 
-    - label: of the axis.
-    - caption: of the figure.
-    - values: (trajectory, model of least known loss) -> (T,).
+    - label: the label of the vertical axis.
+    - caption: the caption of the figure.
+    - values: (trajectory, model with the smallest known loss) -> the quantity at the T times, (T,).
+    - levels: horizontal lines in the figure.
+    - logarithmic: whether the vertical axis is logarithmic.
     """
 
     label: str
@@ -103,22 +109,22 @@ class Architecture:
     **Arguments:**
 
     - name: the value of ``model.architecture``.
-    - loss: (model table, task, kind of loss) -> the exact loss.
-    - starts: model table -> the starts by kind.
-    - start: the default kind of start.
-    - fields: the fields of [model] that it has.
-    - needed: the fields without a default.
-    - defaults: (model table, task table, whether the start is symmetric, restriction) -> values of optional fields.
-    - losses: the kinds of loss.
-    - factor: of the squared error in the loss.
-    - laws_of_weights: the allowed values of ``task.weights``, the default first.
-    - extras: the fields among `EXTRAS` that the task may have.
+    - loss: ([model], task, kind of loss) -> the loss, for every kind except "monte-carlo".
+    - starts: [model] -> the kinds of start, by name.
+    - start: the default kind of start. Without it ``init.kind`` is required.
+    - fields: the fields that [model] may have.
+    - needed: the fields that [model] must have.
+    - defaults: ([model], [task], whether the start is symmetric, ``flow.restrict``) -> values of optional fields.
+    - losses: the allowed values of ``loss.kind``.
+    - factor: the factor of the squared error in the loss, such as 1/2.
+    - laws_of_weights: the allowed values of ``task.weights``, with the default first.
+    - extras: the members of `EXTRAS` that the task may have.
     - isotropic: whether the covariance must be I.
     - random_covariance: whether the covariance may be random.
-    - has_exact_loss: model table -> whether it has an exact loss.
-    - restrictions: by the value of ``flow.restrict``.
-    - check: refuses further combinations of fields.
-    - curves: figures of a run, by name.
+    - has_exact_loss: [model] -> whether the model has an exact loss.
+    - restrictions: the sets to which the flow may be restricted, by the value of ``flow.restrict``.
+    - check: ([model], [task], [loss], ``flow.restrict``) -> None. It refuses further combinations of fields.
+    - curves: the figures of a run, by name.
     """
 
     name: str
@@ -142,7 +148,7 @@ class Architecture:
     def resolved_model(
         self, model: ModelTable, task: TaskTable, loss: LossTable, *, symmetric: bool, restrict: str | None
     ) -> ModelTable:
-        """The model table with all defaults. Combinations with the task and the loss that are not allowed are refused.
+        """Check that [model], [task] and [loss] fit together, and return [model] with all defaults filled in.
 
         **Arguments:**
 
@@ -191,7 +197,9 @@ class Architecture:
         return resolved
 
     def resolved_start(self, table: InitTable, d: int, model: ModelTable, restrict: str | None) -> InitTable:
-        """The start's table with defaults for rank and seed. Fields that the kind would ignore are refused.
+        """[init] with its kind and with defaults for rank and seed. Fields that the kind would ignore are refused.
+
+        **Arguments:** table: [init]; d: the dimension; model: [model]; restrict: the value of ``flow.restrict``.
 
         **Raises:** `ProblemError` naming the field.
         """
@@ -213,7 +221,10 @@ class Architecture:
         return msgspec.structs.replace(table, kind=kind, **(defaults | given))
 
     def make_start(self, table: InitTable, task: Task, model: ModelTable, restrict: str | None) -> PyTree:
-        """The start of resolved tables, for a task.
+        """The model at t = 0.
+
+        **Arguments:** table, model: [init] and [model] with all defaults; task: the law of the prompts; restrict:
+        the value of ``flow.restrict``.
 
         **Raises:** `ValueError` naming the argument.
         """
@@ -222,7 +233,11 @@ class Architecture:
         return self._start(table, model, restrict)[1].make(table, task.dimension, model)
 
     def start_with(self, table: InitTable, d: int, scale: ScalarLike, seed: Seed) -> PyTree:
-        """The start with another scale and seed. Both may be traced, so that one program makes many starts."""
+        """The start of [init] with another scale and another seed, if [model] only names the architecture.
+
+        Scale and seed may be traced, so that one compiled program computes many starts. A scale or seed that [init]
+        does not have is not used.
+        """
         given = table.given()
         others = {name: value for name, value in {"scale": scale, "seed": seed}.items() if name in given}
         model = ModelTable(self.name)
@@ -236,12 +251,13 @@ class Architecture:
         restrict: str | None,
         mesh: jax.sharding.Mesh | None = None,
     ) -> AbstractPopulationLoss:
-        """The population loss of resolved tables for a task.
+        """The population loss that [model] and [loss] describe, for a task.
 
         **Arguments:**
 
-        - model, table, restrict: the model table, the loss table and ``flow.restrict``.
+        - model, table: [model] and [loss] with all defaults.
         - task: the law of the prompts.
+        - restrict: the value of ``flow.restrict``.
         - mesh: devices that share the prompts of a sampled loss.
 
         **Raises:** `ValueError` naming the argument, which is a field of [model] or [loss].
@@ -255,7 +271,7 @@ class Architecture:
     def _sampled_loss(
         self, model: ModelTable, task: Task, table: LossTable, mesh: jax.sharding.Mesh | None
     ) -> MonteCarloLoss:
-        """The sampled loss. It holds the exact loss too, if there is one."""
+        """The sampled loss. It also holds the exact loss and its minimizer, if the model has an exact loss."""
         assert table.samples is not None and table.replicates is not None and table.seed is not None, "it is resolved"
         exact = self.loss(model, task, "exact") if "exact" in self.losses and self.has_exact_loss(model) else None
         return MonteCarloLoss(
@@ -271,7 +287,10 @@ class Architecture:
         )
 
     def _start(self, table: InitTable, model: ModelTable, restrict: str | None) -> tuple[str, Start]:
-        """The name of the kind of start, and the kind itself."""
+        """The name of the kind of start that [init] gives, or of the default kind, and the kind itself.
+
+        **Raises:** `ProblemError` naming the field if the kind is unknown or missing.
+        """
         starts = self.restrictions[restrict].starts if restrict else self.starts(model)
         kind = table.kind or self.start
         if kind is None or kind not in starts:
@@ -283,30 +302,33 @@ class Architecture:
 
 
 def scale_of(table: InitTable) -> ScalarLike:
-    """The scale of a resolved table whose kind needs one."""
+    """The scale in [init], for a kind of start that needs a scale."""
     assert table.scale is not None
     return table.scale
 
 
 def seed_of(table: InitTable) -> Seed:
-    """The seed of a resolved table whose kind is drawn."""
+    """The seed in [init] with all defaults, for a kind of start that is random."""
     assert table.seed is not None
     return table.seed
 
 
 def random_start(make: Callable[[ScalarLike, int, Seed], PyTree]) -> Start:
-    """A random start, given as (scale, dimension, seed) -> model."""
+    """The kind of start that is drawn by a function (scale, dimension, seed) -> model."""
     return Start(lambda table, d, model: make(scale_of(table), d, seed_of(table)), ("scale",), ("seed",))
 
 
 def guess_of(model: ModelTable) -> Document:
-    """The guess of a resolved table, as keyword arguments of a model with heads."""
+    """The guess that [model] describes, as the keyword arguments w, bias and trainable of a model with heads."""
     fixed = model.guess if isinstance(model.guess, GuessTable) else GuessTable()
     return {"w": fixed.linear, "bias": fixed.bias, "trainable": model.guess == "trainable"}
 
 
 def check_trained_guess(table: InitTable, trainable: bool) -> None:
-    """Refuse an explicit start with a trained guess and no w, or with a fixed guess and a w."""
+    """Refuse an explicit start without w if the guess is trained, and with w if the guess is fixed.
+
+    **Raises:** `ProblemError` naming w.
+    """
     if (table.w is not None) != trainable:
         expected = "a list of numbers" if trainable else "left out"
         came = "it is missing" if table.w is None else "it is given"
@@ -318,7 +340,12 @@ def _either(kinds: Iterable[str]) -> str:
 
 
 def _check_drawn(task: TaskTable) -> None:
-    """Refuse infinite prompts, and label noise, since drawn labels of queries would have it too."""
+    """Refuse tasks that a sampled loss cannot draw: infinite prompts, and label noise.
+
+    The labels of the queries would be drawn with the noise, too.
+
+    **Raises:** `ProblemError` naming the field.
+    """
     named = 'with loss.kind = "monte-carlo"'
     if np.isinf(float(cast(float, task.context_length))):
         refuse("task.context_length", f"finite {named}", "it is inf")
@@ -327,7 +354,10 @@ def _check_drawn(task: TaskTable) -> None:
 
 
 def _check_size(model: ModelTable, d: int, restrict: str | None) -> None:
-    """Refuse weights, or a quadrature for scalar loops, that do not fit into memory."""
+    """Refuse numbers of layers, heads or loops for which the weights or the quadrature do not fit into memory.
+
+    **Raises:** `ProblemError` naming the field of [model].
+    """
     numbers = {"inverse-covariance": 1, "eigenbasis": d, None: (d + 1) ** 2}[restrict]
     for name in ("layers", "heads"):
         checks.within_memory(f"model.{name}", (getattr(model, name) or 0) * numbers)

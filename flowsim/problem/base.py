@@ -1,4 +1,4 @@
-"""The common interface of problem files and of users' functions: the table [flow], and the problem that is built."""
+"""The interface that problem files and users' functions share, the table [flow], and the problem that is built."""
 
 import abc
 import contextlib
@@ -31,9 +31,10 @@ Observable = Callable[[PyTree], Scalar]
 
 
 class StopTable(AbstractTable, frozen=True):
-    """flow.stop: when the flow ends.
+    """flow.stop: the thresholds at which the flow ends.
 
-    **Fields:** excess: relative to that of the start; grad_norm: relative to the largest gradient norm so far.
+    **Fields:** excess: relative to the excess of the start; grad_norm: relative to the largest gradient norm so
+    far.
     """
 
     excess: Threshold = 1e-12
@@ -43,7 +44,7 @@ class StopTable(AbstractTable, frozen=True):
 class DescentTable(AbstractTable, frozen=True):
     """flow.descent: gradient descent in place of the flow.
 
-    **Fields:** those of `gradient_descent`; step_size may be a list of ``steps`` numbers.
+    **Fields:** the arguments of `gradient_descent`. step_size is one number, or a list of ``steps`` numbers.
     """
 
     step_size: NumberOrVector
@@ -55,12 +56,13 @@ class DescentTable(AbstractTable, frozen=True):
 class FlowTable(AbstractTable, frozen=True):
     """[flow]: how far and how accurately to integrate.
 
-    **Fields:** those of `gradient_flow`, and
+    **Fields:** the arguments of `gradient_flow`, and
 
     - descent: gradient descent in place of the flow.
-    - restrict: "inverse-covariance", the flow on A_i = a_i covariance^-1 and B_i = b_i I, or "eigenbasis", the flow of
-      matrices that are diagonal in the eigenbasis of the covariance. The flow preserves this set. It is integrated by
-      eigenvalues, so the dimension may be a million.
+    - restrict: a set of weights to which the flow is restricted. "inverse-covariance" is the set A_i = a_i
+      covariance^-1 and B_i = b_i I. "eigenbasis" is the set of matrices that are diagonal in the eigenbasis of the
+      covariance. The flow preserves this set and is integrated for the eigenvalues, so the dimension may be a
+      million.
     """
 
     times: Vector = ()
@@ -74,7 +76,11 @@ class FlowTable(AbstractTable, frozen=True):
     restrict: Literal["inverse-covariance", "eigenbasis"] | None = None
 
     def resolved(self) -> "FlowTable":
-        """The table with default stops if there is no t1. Times beyond t1, and stops with a t1, are refused."""
+        """The table, checked, with a default ``stop`` if t1 is not given.
+
+        **Raises:** `ProblemError` naming the field: for example for times beyond t1, or if stop and t1 are both
+        given.
+        """
         with fields_of("flow"):
             times = checks.increasing_times("times", self.times)
             if self.t1 is not None:
@@ -91,7 +97,10 @@ class FlowTable(AbstractTable, frozen=True):
         return self
 
     def _refuse_with_descent(self) -> None:
-        """Refuse fields of the flow that mean nothing for gradient descent."""
+        """Refuse fields of the flow that have no meaning for gradient descent.
+
+        **Raises:** `ProblemError` naming the field.
+        """
         own = msgspec.structs.asdict(self)
         for name, default in msgspec.structs.asdict(FlowTable()).items():
             if name != "descent" and own[name] != default:
@@ -99,45 +108,45 @@ class FlowTable(AbstractTable, frozen=True):
 
 
 class _AbstractTables(msgspec.StructMeta, abc.ABCMeta):
-    """Tables with abstract methods."""
+    """The metaclass of tables with abstract methods."""
 
 
 class AbstractSpec(AbstractTable, frozen=True, metaclass=_AbstractTables):
-    """A problem in its resolved form, from a problem file or from a function of a user."""
+    """The description of a problem with all defaults filled in, from a problem file or from a user's function."""
 
     @property
     @abc.abstractmethod
     def flow(self) -> FlowTable:  # a field of its tables
-        """How far and how accurately to integrate."""
+        """The table [flow]: how far and how accurately to integrate."""
 
     @property
     @abc.abstractmethod
     def identity(self) -> str:
-        """A digest of everything that the flow depends on. It excludes [test] and the wall-clock budget."""
+        """A digest of everything in the tables that the flow depends on, so without [test] and the time budget."""
 
     def identity_with(self, loss: AbstractPopulationLoss, start: PyTree) -> str:
-        """The `identity` of a built problem, which also covers the loss and the start that a user's function made."""
+        """A digest of a built problem. It includes the loss and the start if a user's function returned them."""
         return self.identity
 
     @property
     def content(self) -> str:
-        """The text of a problem file, with a digest of what a user's function makes at present."""
+        """The problem as text. For a user's function it ends with a digest of what the function now returns."""
         return self.to_toml()
 
     @property
     @abc.abstractmethod
     def only_device(self) -> str | None:
-        """The reason why only one device can compute the loss, or None if several devices can share its samples."""
+        """The reason why only one device can compute the loss. None if several devices can share its samples."""
 
     @property
     @abc.abstractmethod
     def headline(self) -> Sequence[tuple[str, object]]:
-        """The main properties of the problem as pairs of a symbol, which may be empty, and a value."""
+        """The main properties of the problem, as pairs of a symbol and a value. The symbol may be empty."""
 
     @property
     @abc.abstractmethod
     def start_in_short(self) -> str:
-        """One line that distinguishes the problem from others of its kind."""
+        """The start, or the arguments of a user's function, in one line. It tells similar problems apart."""
 
     @property
     @abc.abstractmethod
@@ -147,23 +156,23 @@ class AbstractSpec(AbstractTable, frozen=True, metaclass=_AbstractTables):
     @property
     @abc.abstractmethod
     def curves(self) -> Mapping[str, Curve]:
-        """Figures that compare the flow with the model of least known loss, by name."""
+        """The figures that compare the flow with the model of smallest known loss, by name."""
 
     @property
     @abc.abstractmethod
     def observables(self) -> Mapping[str, Observable]:
-        """Functions of the model that are recorded along the flow, by name."""
+        """The user's functions of the model whose values are recorded along the flow, by name."""
 
     @abc.abstractmethod
     def start_from_tables(self) -> PyTree | None:
-        """The start, computed from the numbers of the tables, also inside a trace. None if a user's function does."""
+        """The start, computed from the numbers in the tables, which may be traced. None for a user's function."""
 
     @abc.abstractmethod
     def own(self, kind: type[Kind]) -> list[Kind]:
-        """The objects of a class that the file of the problem defines, without duplicates."""
+        """The objects of a class in the user's Python file, without duplicates. Empty for a problem file."""
 
     def to_toml(self) -> str:
-        """The text of a problem file that reads back as exactly this problem."""
+        """The text of a problem file that describes exactly this problem."""
         return toml.write(msgspec.to_builtins(self))
 
     @abc.abstractmethod
@@ -172,22 +181,22 @@ class AbstractSpec(AbstractTable, frozen=True, metaclass=_AbstractTables):
 
         **Arguments:** mesh: devices that share the samples of a sampled loss, as in `MonteCarloLoss`.
 
-        **Raises:** `ProblemError` if a value is mathematically impossible or the function of the user fails;
-        `ValueError` without float64.
+        **Raises:** `ProblemError` if a value is mathematically impossible or the user's function fails.
+        `ValueError` if float64 is not enabled.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A problem ready to be integrated.
+    """A problem with its task, loss and start, ready to be integrated.
 
     **Arguments:**
 
-    - spec: the problem in its resolved form.
+    - spec: the description of the problem, with all defaults.
     - task: the law of the prompts, or None if the loss has no attribute ``task``.
     - loss: the population loss.
     - start: the model at t = 0.
-    - test: the law of test prompts, if there are any.
+    - test: the law of test prompts, or None.
     """
 
     spec: AbstractSpec
@@ -198,29 +207,30 @@ class Problem:
 
     @property
     def identity(self) -> str:
-        """A digest of everything that the flow depends on."""
+        """A digest of everything that the flow depends on; see `AbstractSpec.identity_with`."""
         return self.spec.identity_with(self.loss, self.start)
 
     @property
     def minimizer(self) -> PyTree | None:
-        """A model of least known loss, or None."""
+        """A model with the smallest known loss, or None if no such model is known."""
         return self.loss.least_model()
 
     @property
     def is_descent(self) -> bool:
-        """Whether it asks for gradient descent in place of the flow."""
+        """Whether the problem is a gradient descent and not a flow."""
         return self.spec.flow.descent is not None
 
     @property
     def curves(self) -> Mapping[str, Curve]:
-        """Further figures of this problem, by name: those of its architecture if a minimizer is known, and one for each
-        observable.
+        """The figures that only problems of this kind have, by name.
+
+        There is one for each observable. Those of the architecture are included if a minimizer is known.
         """
         compared = self.spec.curves if self.minimizer is not None else {}
         return {**compared, **{f"observable-{name}": _curve(name, of) for name, of in self.spec.observables.items()}}
 
     def prepared(self) -> "Problem":
-        """The problem with the prompts of a sampled loss drawn, so that all later uses share them.
+        """The problem with the prompts of a sampled loss already drawn, so that all later uses share the prompts.
 
         **Raises:** `ProblemError` if the loss does not fit the model or the memory.
         """
@@ -228,21 +238,30 @@ class Problem:
             return dataclasses.replace(self, loss=prepared(self.loss, self.start))
 
     def with_flow(self, table: FlowTable) -> "Problem":
-        """The problem with another table of the flow."""
+        """The problem with another table [flow]."""
         return dataclasses.replace(self, spec=msgspec.structs.replace(self.spec, flow=table))
 
     def extra_arrays(self, models: PyTree) -> dict[str, Array]:
-        """The `matrices` and the observables of models with a leading axis of times, by name."""
+        """The `matrices` and the values of the observables along a flow, by name, with time on the first axis.
+
+        **Arguments:** models: a model with time on the first axis of every weight.
+        """
         return self.matrices(models) | self.observed(models)
 
     def observed(self, models: PyTree) -> dict[str, Array]:
-        """The observables of models with a leading axis of times, by name."""
+        """The values of the observables along a flow, by name, (T,).
+
+        **Arguments:** models: a model with time on the first axis of every weight.
+        """
         return {name: eqx.filter_vmap(of)(models) for name, of in self.spec.observables.items()}
 
     def matrices(self, models: PyTree) -> dict[str, Array]:
-        """The matrices that the models of a restricted or factored flow represent, by name, leading axis times.
+        """The matrices that the models of a restricted or factored flow represent, by name.
 
-        In the eigenbasis of the covariance they are given by their eigenvalues. Other flows have no such matrices.
+        They have time on their first axis. For flow.restrict = "eigenbasis" these are the eigenvalues of the
+        matrices. The result is empty for flows that are neither restricted nor factored.
+
+        **Arguments:** models: a model with time on the first axis of every weight.
         """
         if isinstance(self.task, SpectralRegression):
             return {"eigenvalues": models.eigenvalues(self.task)}
@@ -254,8 +273,9 @@ class Problem:
         return weights(jax.vmap(lambda model: model.attention(covariance))(models))
 
     def run(self, **how: Any) -> Trajectory:
-        """Integrate the flow, or descend. ``how`` are further arguments of `gradient_flow`, such as ``checkpoint``,
-        which a descent does not need.
+        """Integrate the flow, or run the gradient descent.
+
+        **Arguments:** how: further arguments of `gradient_flow`, such as ``checkpoint``. A descent ignores them.
         """
         table = self.spec.flow
         if table.descent is not None:
@@ -279,7 +299,7 @@ def _reduced(model: FactoredMultiHeadAttention | LinearTransformerBlock) -> Mult
 
 @contextlib.contextmanager
 def fields_of(table: str) -> Iterator[None]:
-    """A context in which errors name an argument as TABLE.ARGUMENT."""
+    """A context that turns a `ValueError` into a `ProblemError` which names the argument as TABLE.ARGUMENT."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""[init] of a problem file: the start."""
+"""The table [init] of a problem file, which describes the start."""
 
 import jax
 import msgspec
@@ -21,7 +21,7 @@ from flowsim.problem.toml import (
 
 
 class ScalesTable(AbstractTable, frozen=True):
-    """init.scales: the scales of single arrays of a random start. Other arrays have init.scale."""
+    """init.scales: the scales of single arrays of a random start, by name. All other arrays have init.scale."""
 
     v: Positive | None = None
     U: Positive | None = None
@@ -33,9 +33,17 @@ class ScalesTable(AbstractTable, frozen=True):
 
 
 class InitTable(AbstractTable, frozen=True):
-    """[init]: the start. The architecture defines its kinds, and the fields of each kind.
+    """[init]: the start. The architecture defines the kinds of start and the fields of each kind.
 
-    With ``flow.restrict`` the scale is that of the numbers a_i and b_i, or of the eigenvalues.
+    **Fields:**
+
+    - kind: the kind of start.
+    - scale: the scale of the weights. With ``flow.restrict`` it is the scale of the numbers a_i and b_i, or of the
+      eigenvalues.
+    - theta, rank, seed: a matrix from which the start is made, or the rank and the seed of a random one.
+    - scales: the scales of single arrays.
+
+    All other fields are the weights of an explicit start, named as in the model.
     """
 
     kind: Word | None = None
@@ -70,16 +78,21 @@ class InitTable(AbstractTable, frozen=True):
     scales: ScalesTable | None = None
 
     def given(self) -> Document:
-        """The fields that are given, except the kind."""
+        """The values of the fields that are given, by name, without the kind."""
         fields = msgspec.structs.asdict(self).items()
         return {name: value for name, value in fields if value is not None and name != "kind"}
 
     @property
     def symmetric(self) -> bool:
-        """Whether an explicit start is symmetric, with u = 0. True for every other start."""
+        """Whether an explicit start has a symmetric A and u = 0. True for every other kind of start."""
         return (self.A is None or tuple(zip(*self.A, strict=False)) == self.A) and not any(self.u or ())
 
     def arrays(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, jax.Array]:
-        """The given weights of an explicit start, checked to have these shapes."""
+        """The given weights of an explicit start as arrays, by name.
+
+        **Arguments:** shapes: the names of the weights, with the shapes that they must have.
+
+        **Raises:** `ValueError` naming the weight if its shape differs.
+        """
         given = self.given()
         return {name: checks.as_array(name, given[name], shape) for name, shape in shapes.items() if name in given}

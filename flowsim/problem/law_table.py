@@ -1,4 +1,4 @@
-"""covariance_law of a problem file: the law of a random covariance."""
+"""The table covariance_law of a problem file, which describes the law of a random covariance."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,7 +13,11 @@ from flowsim.tasks.covariance_laws import AbstractCovarianceLaw, DiagonalLaw, Sa
 
 
 class LawTable(AbstractTable, frozen=True):
-    """covariance_law. ``_FAMILIES`` holds the fields of each family. A single number is used for all coordinates."""
+    """The table covariance_law.
+
+    The family determines which fields are needed and allowed; see ``_FAMILIES``. A parameter is a list with a value
+    for each coordinate, or one number for all coordinates.
+    """
 
     family: Literal["exponential", "gamma", "uniform", "log-normal", "discrete", "deterministic", "moments", "wishart"]
     dimension: Count | None = None
@@ -36,17 +40,22 @@ class LawTable(AbstractTable, frozen=True):
 
     @property
     def parameters(self) -> dict[str, object]:
-        """The fields that are given, except family and dimension."""
+        """The values of the fields that are given, by name, without family and dimension."""
         given = msgspec.structs.asdict(self).items()
         return {name: value for name, value in given if value is not None and name not in ("family", "dimension")}
 
     @property
     def size(self) -> int:
-        """d."""
+        """The dimension d of the covariance."""
         return self.dimension or max(map(_length, self.parameters.values()))
 
     def check(self, table: str) -> None:
-        """Refuse missing fields, fields that the family would ignore, and different lengths."""
+        """Refuse missing fields, fields that the family would ignore, and lists of different lengths.
+
+        **Arguments:** table: the name of the table in messages, such as "task.covariance_law".
+
+        **Raises:** `ProblemError` naming the field.
+        """
         family, given = _FAMILIES[self.family], self.parameters
         known = fields(LawTable, f"{table}.")
         for name in family.needed:
@@ -67,7 +76,7 @@ class LawTable(AbstractTable, frozen=True):
                 refuse(f"{table}.{name}", f"of length {self.size}, the dimension", f"its length is {len(value)}")
 
     def law(self) -> AbstractCovarianceLaw:
-        """The law of this table.
+        """The law of covariances that the table describes.
 
         **Raises:** `ValueError` naming the argument.
         """
@@ -77,14 +86,18 @@ class LawTable(AbstractTable, frozen=True):
             raise ValueError(f"covariance_law.{error}") from None
 
     def coordinates(self, name: str) -> tuple:
-        """The values of a parameter, one for every coordinate."""
+        """The values of a parameter, one for each of the d coordinates."""
         value = getattr(self, name)
         return value if isinstance(value, tuple) else (value,) * self.size
 
 
 @dataclasses.dataclass(frozen=True)
 class _Family:
-    """A family: the function that makes its law, the fields that it needs and the fields that it may have."""
+    """A family of laws.
+
+    **Arguments:** make: table -> the law; needed: the fields that the table must have; allowed: the further fields
+    that it may have.
+    """
 
     make: Callable[[LawTable], AbstractCovarianceLaw]
     needed: tuple[str, ...]
@@ -92,7 +105,11 @@ class _Family:
 
 
 def _independent(make: Callable[..., covariance_laws.AbstractCoordinates], *names: str) -> _Family:
-    """A family of independent coordinates with these parameters."""
+    """The family of diagonal covariances with independent entries.
+
+    **Arguments:** make: lists of parameters, with a value for each coordinate -> the law of the entries; names: the
+    names of these parameters.
+    """
     return _Family(lambda table: DiagonalLaw(make(*[table.coordinates(name) for name in names])), names)
 
 

@@ -1,4 +1,4 @@
-"""[model] and [loss] of a problem file: the in-context model, and the form of its population loss."""
+"""The tables [model] and [loss] of a problem file: the in-context model, and the form of its population loss."""
 
 from typing import Literal
 
@@ -15,7 +15,8 @@ class LossTable(AbstractTable, frozen=True):
 
     **Fields:**
 
-    - kind: "exact", "printed" (the formula of the paper if it differs), "limit" (of a long context) or "monte-carlo".
+    - kind: "exact"; "printed", the formula in the paper if it is not exact; "limit", the limit of an infinite
+      context; or "monte-carlo".
     - samples, replicates, seed, method: arguments of `MonteCarloLoss`, only for kind = "monte-carlo".
     """
 
@@ -26,7 +27,10 @@ class LossTable(AbstractTable, frozen=True):
     method: Literal["auto", "prompts", "inputs", "covariances", "radial"] | None = None
 
     def resolved(self) -> "LossTable":
-        """The table with the defaults of a sampled loss. Its fields are refused for other kinds."""
+        """The table, with all defaults if the kind is "monte-carlo".
+
+        **Raises:** `ProblemError` naming a field of a sampled loss that is given with another kind.
+        """
         given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         if self.kind == "monte-carlo":
             return LossTable(**(_SAMPLED | given))
@@ -37,7 +41,7 @@ class LossTable(AbstractTable, frozen=True):
 
 
 class GuessTable(AbstractTable, frozen=True):
-    """model.guess: a fixed guess of the query's label, linear^T x_q + bias."""
+    """model.guess: a fixed guess linear^T x_q + bias of the query's label."""
 
     linear: Vector | None = None
     bias: Number = 0.0
@@ -52,11 +56,11 @@ class ModelTable(AbstractTable, frozen=True):
     - loops, layers, heads: the numbers of loops, layers and heads.
     - symmetric: whether the flow is restricted to symmetric matrices, with u = 0.
     - residual_stream: whether the layers also move the covariates, by matrices B_i.
-    - parametrisation: of heads, by (b, A) or by the matrices that the paper trains.
-    - guess: of the query's label.
-    - keys: whether keys and queries are merged into one matrix for each head.
-    - rank: of separate keys and queries.
-    - blocks: whether heads see only labels or whole tokens.
+    - parametrisation: the weights of a head, "reduced" for (b, A) or "factored" for its four matrices.
+    - guess: the guess of the query's label, "zero", "trainable" or a fixed guess.
+    - keys: "merged" if each head has one key-query matrix, "separate" if it has keys and queries.
+    - rank: the number of keys and of queries of a head, if these are separate.
+    - blocks: "label" if the values of a head are the labels, "all" if they are whole tokens.
     - query_token: whether heads attend to the query's token.
     """
 
@@ -75,10 +79,10 @@ class ModelTable(AbstractTable, frozen=True):
 
     @property
     def depth(self) -> int:
-        """The number of layers with their own weights."""
+        """The number of layers with separate weights, 1 for a looped model."""
         return self.layers or 1
 
     def given(self) -> dict[str, object]:
-        """The fields that are given, except the architecture."""
+        """The values of the fields that are given, by name, without the architecture."""
         fields = msgspec.structs.asdict(self).items()
         return {name: value for name, value in fields if value is not None and name != "architecture"}

@@ -25,7 +25,7 @@ from flowsim.tasks import SpectralRegression
 
 
 class ProblemSpec(AbstractSpec, frozen=True):
-    """A problem in its resolved form, with all defaults filled in."""
+    """The description of a problem by the tables of a problem file, with all defaults filled in."""
 
     task: TaskTable
     model: ModelTable = ModelTable()
@@ -36,7 +36,10 @@ class ProblemSpec(AbstractSpec, frozen=True):
 
     @staticmethod
     def from_toml(text: str, overrides: Sequence[str] = ()) -> "ProblemSpec":
-        """Read a problem file, with overrides ``FIELD=VALUE``, such as ``init.scale=0.3``.
+        """Read the text of a problem file.
+
+        **Arguments:** text: the text; overrides: assignments ``FIELD=VALUE`` that replace fields, such as
+        ``init.scale=0.3``.
 
         **Raises:** `ProblemError` in one line that names the field, what was expected and what came.
         """
@@ -115,9 +118,11 @@ class ProblemSpec(AbstractSpec, frozen=True):
 
 
 def spec_of(tables: Tables, overrides: Sequence[str] = ()) -> AbstractSpec:
-    """A problem from nested mappings, as TOML gives them, with overrides such as ``init.scale=0.3``.
+    """The description of a problem, from nested mappings of the form that TOML has.
 
-    With a field ``make`` it is the problem of a user's function.
+    If they have a field ``make``, the problem is that of a user's function.
+
+    **Arguments:** tables: the mappings; overrides: assignments that replace fields, such as ``init.scale=0.3``.
 
     **Raises:** `ProblemError` in one line that names the field, what was expected and what came.
     """
@@ -126,24 +131,27 @@ def spec_of(tables: Tables, overrides: Sequence[str] = ()) -> AbstractSpec:
 
 
 def unnamed(problem: Tables) -> Document:
-    """The tables of one of a claim's problems, without the name that it has in reports."""
+    """The tables of one of a claim's problems without the field ``name``, which only reports use."""
     return {name: table for name, table in problem.items() if name != "name"}
 
 
 def known_fields(tables: Tables) -> tuple[str, ...]:
-    """The dotted names of all fields that a problem of this kind may have."""
+    """The dotted names of all fields that a problem with these tables may have."""
     return tuple(toml.fields(own.table_of(tables) if "make" in tables else ProblemSpec))
 
 
 def signed(tables: Tables) -> Document:
-    """The tables, with the place and the digest of the user's file if they have a field ``make``."""
+    """The tables. If they have a field ``make``, the place and the digest of the user's file are added."""
     return own.signed(tables) if "make" in tables else dict(tables)
 
 
 def _with(tables: Tables, overrides: Sequence[str]) -> Document:
-    """The tables with overrides.
+    """A copy of the tables in which assignments ``FIELD=VALUE`` have replaced fields.
 
-    All numbers must be finite, except lengths. The arguments of a user's function may be infinite, but not NaN.
+    NaN is refused everywhere. Infinity is allowed only for context lengths and for the arguments of a user's
+    function.
+
+    **Raises:** `ProblemError` naming the field.
     """
     tables = copy.deepcopy(dict(tables))
     for assignment in overrides:
@@ -171,9 +179,9 @@ def _of_tables(tables: Tables) -> ProblemSpec:
 
 
 def differing_field(one: Tables, other: AbstractSpec) -> str | None:
-    """The first field in which the tables of one problem differ from another problem, or None.
+    """The dotted name of the first field in which the tables ``one`` differ from the problem ``other``, or None.
 
-    The wall-clock budget, which changes no result, and the folder of a user's file may differ.
+    Two differences do not count: the wall-clock budget, which changes no result, and the folder of a user's file.
     """
     left, right = (dict(toml.flat(tables)) for tables in (one, toml.parse(other.to_toml())))
     for tables in (left, right):

@@ -1,4 +1,4 @@
-"""[task] and [test] of a problem file: the laws of the prompts."""
+"""The tables [task] and [test] of a problem file: the laws of training prompts and of test prompts."""
 
 import math
 from typing import Annotated, Any, Literal, cast
@@ -22,9 +22,10 @@ EXTRAS = ("prior_mean", "prior_covariance", "query_covariance", "label_noise", "
 
 
 class Eigenvalues(AbstractTable, frozen=True):
-    """A covariance given by its spectrum, diagonal or in an orthonormal basis that ``rotation_seed`` draws.
+    """A covariance given by its eigenvalues: diagonal, or with a random eigenbasis drawn with ``rotation_seed``.
 
-    The spectrum is a list, or ``dimension`` numbers in geometric progression from scale (default 1) to scale/condition.
+    The eigenvalues are a list, or ``dimension`` numbers in geometric progression from ``scale`` (default 1) to
+    scale/condition.
     """
 
     eigenvalues: Vector | None = None
@@ -35,12 +36,12 @@ class Eigenvalues(AbstractTable, frozen=True):
 
     @property
     def size(self) -> int:
-        """d."""
+        """The dimension d of the covariance."""
         return self.dimension or len(self.eigenvalues or ())
 
     @property
     def values(self) -> tuple[float, ...]:
-        """The eigenvalues."""
+        """The d eigenvalues as numbers. The fields must not be traced."""
         if self.eigenvalues is not None:
             return self.eigenvalues
         assert self.condition is not None and self.dimension is not None  # see `check`
@@ -48,7 +49,7 @@ class Eigenvalues(AbstractTable, frozen=True):
         return tuple(np.geomspace(largest, largest / self.condition, self.dimension).tolist())
 
     def matrix(self) -> Float[Array, "d d"]:
-        """Q diag(eigenvalues) Q^T, with Q = I if there is no seed. Numbers may be traced."""
+        """The covariance Q diag(eigenvalues) Q^T. Without ``rotation_seed`` Q is I. The fields may be traced."""
         values = self._traced() if self.eigenvalues is None else jnp.asarray(self.eigenvalues)
         if self.rotation_seed is None:
             return jnp.diag(values)
@@ -57,7 +58,7 @@ class Eigenvalues(AbstractTable, frozen=True):
         return (matrix + matrix.T) / 2
 
     def _traced(self) -> Float[Array, " d"]:
-        """The geometric spectrum. Its condition and its scale may be traced."""
+        """The eigenvalues in geometric progression. ``condition`` and ``scale`` may be traced."""
         if checks.is_concrete(self.condition) and checks.is_concrete(self.scale):
             return jnp.asarray(self.values)
         assert self.condition is not None and self.dimension is not None  # see `check`
@@ -65,7 +66,12 @@ class Eigenvalues(AbstractTable, frozen=True):
         return largest * self.condition ** -jnp.linspace(0.0, 1.0, self.dimension)
 
     def check(self, where: str, *, semi: bool = False) -> None:
-        """Refuse a table that does not have exactly one of the two forms. With ``semi`` eigenvalues may be zero."""
+        """Refuse a table that does not give the eigenvalues in exactly one of the two ways, or not positive ones.
+
+        **Arguments:** where: the name of the table in messages; semi: whether listed eigenvalues may be zero.
+
+        **Raises:** `ProblemError` naming the field.
+        """
         if self.eigenvalues is not None:
             for name in ("condition", "dimension", "scale"):
                 if getattr(self, name) is not None:
@@ -84,13 +90,13 @@ class Eigenvalues(AbstractTable, frozen=True):
 
 
 class LengthTable(AbstractTable, frozen=True):
-    """A law of the number of examples. Without probabilities all lengths are equally likely."""
+    """A law of the number of examples in a prompt. Without ``probabilities`` all lengths are equally likely."""
 
     lengths: Annotated[tuple[Length | Literal["inf"], ...], Meta(description="a list of lengths")]
     probabilities: Vector | None = None
 
     def law(self) -> LengthLaw:
-        """The law.
+        """The `LengthLaw` that the table describes.
 
         **Raises:** `ValueError` naming the argument.
         """
@@ -102,6 +108,12 @@ class LengthTable(AbstractTable, frozen=True):
 
 class TaskTable(AbstractTable, frozen=True, kw_only=True):
     """[task]: the law of a prompt.
+
+    The fields are the arguments of `LinearRegression`, except for
+
+    - context_length: a number, or a law of the number of examples.
+    - covariance: a matrix, a table of eigenvalues, or "identity" together with ``dimension``.
+    - covariance_law: the law of a random covariance, in place of ``covariance``.
 
     Only some architectures allow label_noise, prior_mean, prior_covariance, query_covariance and a law of lengths.
     """
@@ -118,13 +130,13 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """The given fields that are among `EXTRAS`."""
+        """The names of the members of `EXTRAS` that this task has."""
         given = [name for name in EXTRAS if name != "length_law" and getattr(self, name) is not None]
         return (*given, *(["length_law"] if isinstance(self.context_length, LengthTable) else []))
 
     @property
     def size(self) -> int:
-        """d."""
+        """The dimension d of the covariates."""
         if self.covariance_law is not None:
             return self.covariance_law.size
         if isinstance(self.covariance, Eigenvalues):
@@ -132,7 +144,10 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
         return self.dimension or len(self.covariance or ())
 
     def build(self) -> LinearRegression | RandomCovarianceRegression:
-        """The law of a prompt. Numbers may be traced."""
+        """The law of a prompt that the table describes, with all defaults filled in. Numbers in it may be traced.
+
+        **Raises:** `ValueError` naming the argument.
+        """
         given, law, length = self.context_length, None, None
         if isinstance(given, LengthTable):
             law = given.law()
@@ -172,7 +187,10 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
         return bool(np.array_equal(_matrix("task.covariance", self.covariance, self.size), np.eye(self.size)))
 
     def spectrum(self) -> SpectralRegression:
-        """The law of a prompt, given by the eigenvalues of its covariance. An identity takes little memory."""
+        """The law of a prompt as a `SpectralRegression`, without forming the matrix if the eigenvalues are known.
+
+        **Raises:** `ValueError` naming the argument.
+        """
         assert self.covariance is not None and self.weights is not None, "a resolved table has them"
         if self.covariance == "identity":
             values, counts = np.ones(1), np.asarray([self.size])
@@ -191,7 +209,10 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
         return self.context_length
 
     def resolved(self, weights: str) -> "TaskTable":
-        """The table with a normalised length and a law of w, by default ``weights``. Conflicting fields are refused."""
+        """The table, checked, with lengths as int or "inf", and with ``weights`` as the default law of w.
+
+        **Raises:** `ProblemError` naming a field that is missing or in conflict with another.
+        """
         if (self.covariance is None) == (self.covariance_law is None):
             came = "both are" if self.covariance else "neither is"
             refuse("task.covariance", "given, or task.covariance_law, and not both", f"{came} given")
@@ -216,15 +237,15 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
 
 
 class NewPromptTable(AbstractTable, frozen=True):
-    """[test]: the law of test prompts, for the risk of the model along the flow. The default is that of training.
+    """[test]: the law of test prompts, for the risk of the model along the flow.
 
     **Fields:**
 
     - length: the number of examples.
-    - covariance, covariance_law: of the covariates.
-    - query_covariance: of the query.
-    - scale: a factor for all covariates, the query too.
-    - label_noise: a standard deviation.
+    - covariance, covariance_law: the covariance of the covariates, fixed or random. Default as in training.
+    - query_covariance: the covariance of the query. Default as for the covariates.
+    - scale: a factor of all covariates and of the query.
+    - label_noise: the standard deviation of the label noise.
     """
 
     length: Length | Literal["inf"]
@@ -235,7 +256,10 @@ class NewPromptTable(AbstractTable, frozen=True):
     label_noise: Nonnegative = 0.0
 
     def resolved(self) -> "NewPromptTable":
-        """The table with a normalised length. Conflicting fields are refused."""
+        """The table, checked, with the length as an int or "inf".
+
+        **Raises:** `ProblemError` naming a field that is in conflict with another.
+        """
         if self.covariance is not None and self.covariance_law is not None:
             refuse("test.covariance", "left out where test.covariance_law is given", "it is given")
         if self.covariance_law is not None:
@@ -248,7 +272,7 @@ class NewPromptTable(AbstractTable, frozen=True):
     def task(
         self, training: LinearRegression | RandomCovarianceRegression
     ) -> LinearRegression | RandomCovarianceRegression:
-        """The law of the test prompts, given that of training.
+        """The law of the test prompts, given the law of the training prompts.
 
         **Raises:** `ValueError` naming the argument.
         """
@@ -277,7 +301,12 @@ class NewPromptTable(AbstractTable, frozen=True):
 def _matrix(
     name: str, covariance: tuple[tuple[float, ...], ...] | Eigenvalues | str, dimension: int
 ) -> Float[Array, "rows columns"]:
-    """The matrix of a covariance in any of its forms. Its shape is not checked."""
+    """The matrix of a covariance that is a list of rows, a table of eigenvalues, or "identity".
+
+    The shape of a list of rows is not checked.
+
+    **Arguments:** name: the name in messages; covariance: in one of the three forms; dimension: d, for "identity".
+    """
     if isinstance(covariance, Eigenvalues):
         # The dimension is never traced.
         checks.within_memory(f"{name}.dimension", covariance.size**2)
@@ -288,7 +317,10 @@ def _matrix(
 
 
 def _whole(name: str, length: int | float | str) -> int | str:
-    """A number of examples as an int, or "inf"."""
+    """A number of examples as an int, or "inf".
+
+    **Raises:** `ProblemError` naming the field ``name`` if the number is not whole, below 1 or too large.
+    """
     if length in ("inf", math.inf):
         return "inf"
     if isinstance(length, str) or not 1 <= length <= _LONGEST or length != int(length):

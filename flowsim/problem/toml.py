@@ -1,4 +1,4 @@
-"""TOML for typed tables: reading with errors that name the field, overriding and writing."""
+"""Reading, overriding and writing typed TOML tables, with errors that name the field."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from flowsim._core.types import Document, Tables
 
 
 class AbstractTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of fields. A field that is left out is None."""
+    """A TOML table with typed fields. An optional field that is left out has its default, which is often None."""
 
 
 # The types of fields. Errors quote their descriptions.
@@ -64,9 +64,11 @@ def parse(text: str) -> Document:
 
 
 def override(tables: Document, assignment: str) -> None:
-    """Set one field in place, as in ``init.scale=0.3``. A bare word is text, since shells remove quotes.
+    """Set one field of the tables in place by an assignment such as ``init.scale=0.3``.
 
-    **Raises:** `ProblemError` if it is not an assignment.
+    A value that is a bare word is read as text, since shells remove quotation marks.
+
+    **Raises:** `ProblemError` if ``assignment`` does not have the form FIELD=VALUE.
     """
     name, equals, text = (part.strip() for part in assignment.partition("="))
     if not (name and equals) or len(f"{assignment}.".splitlines()) > 1:
@@ -75,7 +77,10 @@ def override(tables: Document, assignment: str) -> None:
 
 
 def read_value(name: str, text: str) -> Any:
-    """The value of a TOML text. A bare word is text."""
+    """The value that a TOML text stands for. A bare word is read as text.
+
+    **Raises:** `ProblemError` naming the field ``name`` if the text is neither a value nor a bare word.
+    """
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -87,7 +92,10 @@ def read_value(name: str, text: str) -> Any:
 
 
 def _check_depth(name: str, value: object) -> None:
-    """Refuse a value that is nested deeper than any field, before recursive functions see it."""
+    """Refuse a value that is nested deeper than any field may be, so that recursive functions do not overflow.
+
+    **Raises:** `ProblemError` naming the field ``name``.
+    """
     layer = [value]
     for _ in range(_DEEPEST):
         layer = [
@@ -101,7 +109,10 @@ def _check_depth(name: str, value: object) -> None:
 
 
 def assign(tables: Document, name: str, value: object) -> None:
-    """Set the field of a dotted name in place. Missing tables are created."""
+    """Set the field with a dotted name, such as "init.scale", in place. Missing tables are created.
+
+    **Raises:** `ProblemError` if the name has too many dots, or leads through a field that is not a table.
+    """
     *parents, last = name.split(".")
     if len(parents) >= _DEEPEST:
         refuse(f"{name:.60}", "a known field", f"it has {len(parents)} dots")
@@ -113,7 +124,7 @@ def assign(tables: Document, name: str, value: object) -> None:
 
 
 def decode(tables: Tables, kind: type[Table]) -> Table:
-    """The typed form of nested mappings.
+    """Nested mappings as a table of the class ``kind``.
 
     **Raises:** `ProblemError` in one line that names the field, what was expected and what came.
     """
@@ -124,7 +135,7 @@ def decode(tables: Tables, kind: type[Table]) -> Table:
 
 
 def write(tables: Tables) -> str:
-    """Tables as TOML, which `parse` turns into equal tables. Fields without a value are omitted."""
+    """Tables as a TOML text, from which `parse` makes equal tables. Fields with the value None are omitted."""
     given = {name: value for name, value in tables.items() if value is not None}
     parts = {name: value for name, value in given.items() if isinstance(value, Mapping)}
     top = _lines({name: value for name, value in given.items() if name not in parts})
@@ -136,7 +147,7 @@ def _lines(table: Tables) -> str:
 
 
 def write_value(value: object) -> str:
-    """A value in TOML. Floats have their shortest exact form."""
+    """A value as TOML text. Floats are written in their shortest exact form."""
     if isinstance(value, Mapping):
         return "{" + _fields_in_line(value) + "}"
     if isinstance(value, list | tuple):
@@ -148,7 +159,7 @@ def write_value(value: object) -> str:
 
 
 def write_inline(table: AbstractTable) -> str:
-    """The fields of a table in one line, for people."""
+    """The fields of a table in one line, to be read by people."""
     return _fields_in_line(msgspec.to_builtins(table))
 
 
@@ -157,7 +168,7 @@ def _fields_in_line(table: Tables) -> str:
 
 
 def flat(tables: Tables, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is not a table, with its dotted name."""
+    """Yield the dotted name and the value of every field that is not a table."""
     for key, value in tables.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key}.")
@@ -166,7 +177,7 @@ def flat(tables: Tables, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def is_finite(value: object) -> bool:
-    """Whether a value contains neither NaN nor infinity."""
+    """Whether a value, which may be a nested list, contains neither NaN nor infinity."""
     if isinstance(value, list | tuple):
         return all(map(is_finite, value))
     return not isinstance(value, float) or math.isfinite(value)
@@ -174,14 +185,21 @@ def is_finite(value: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """What a field must be, in words, and the words that it accepts."""
+    """The description of a field for messages.
+
+    **Fields:** expected: what its value must be, in words; words: the texts that it accepts, if it accepts only
+    some.
+    """
 
     expected: str
     words: tuple[str, ...]
 
 
 def fields(table: type[AbstractTable], prefix: str = "") -> dict[str, Field]:
-    """Every field of a table and of the tables in it, by dotted name."""
+    """The descriptions of all fields of a table and of the tables in it, by dotted name.
+
+    **Arguments:** table: the class of the table; prefix: the text before each name, such as "task.".
+    """
     found = {}
     for name, hint in typing.get_type_hints(table, include_extras=True).items():
         alternatives = typing.get_args(hint) if _is_union(hint) else (hint,)
@@ -199,7 +217,7 @@ def _is_union(hint: object) -> bool:
 
 
 def _in_words(hint: Any) -> str:
-    """A type in the words of an error: its description, its accepted words or the names of its fields."""
+    """A type in words, for a message: its description, the words that it accepts, or the names of its fields."""
     if typing.get_origin(hint) is Annotated:
         return hint.__metadata__[0].description
     if typing.get_origin(hint) is Literal:
@@ -212,7 +230,10 @@ def _either(words: Sequence[str]) -> str:
 
 
 def _explain(message: str, tables: Tables, known: Mapping[str, Field]) -> NoReturn:
-    """Raise the decoder's error in the wording of all errors, with the nearest known name."""
+    """Raise a `ProblemError` for a message of the decoder, with the field and the known name nearest to it.
+
+    **Arguments:** message: the decoder's; tables: what was decoded; known: the fields, by dotted name.
+    """
     what, _, where = message.partition(" - at `$")
     path = where.strip(".`")
     if word := re.search("field `(.*)`", what):

@@ -1,4 +1,4 @@
-"""Exact losses of looped and multi-layer transformers whose matrices are diagonal in the covariance's eigenbasis."""
+"""Exact losses of deep linear transformers whose matrices are diagonal in the eigenbasis of the covariance."""
 
 import equinox as eqx
 from jaxtyping import Array, Float

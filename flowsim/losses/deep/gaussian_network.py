@@ -15,11 +15,11 @@ from flowsim.moments.activations import lengths, mixed_differences, products
 
 
 class GaussianNetworkLoss(AbstractPopulationLoss):
-    """The loss L = E (f(x) - f*(x))^2/2 of a network f against a teacher f* for x ~ N(0, S); both are `TwoLayerNetwork`.
+    """The loss L = E (f(x) - f*(x))^2/2 of a two-layer network f and a teacher f*, for inputs x ~ N(0, S).
 
-    The networks are f(x) = sum_i a_i phi(w_i . x) and f*(x) = sum_i a*_i phi(w*_i . x), without biases. Let b = (a,
-    -a*), and let v_i be the rows of W followed by those of W*. Then L = (1/2) sum_ij b_i b_j E phi(v_i . x) phi(v_j
-    . x). With c_uv = u^T S v and cos theta = c_uv / sqrt(c_uu c_vv), the kernels are
+    Both networks are `TwoLayerNetwork`: f(x) = sum_i a_i phi(w_i . x) and f*(x) = sum_i a*_i phi(w*_i . x), without
+    biases. Let b = (a, -a*), and let v_i be the rows of W followed by those of W*. Then L = (1/2) sum_ij b_i b_j E
+    phi(v_i . x) phi(v_j . x). With c_uv = u^T S v and cos theta = c_uv / sqrt(c_uu c_vv), the kernels are
 
         erf:    E phi(u . x) phi(v . x) = (2/pi) arcsin(c_uv / sqrt((1 + c_uu)(1 + c_vv))),
         relu:   E phi(u . x) phi(v . x) = sqrt(c_uu c_vv) (sin theta + (pi - theta) cos theta)/(2 pi).
@@ -106,7 +106,10 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
 
     @eqx.filter_jit
     def gradient(self, model: TwoLayerNetwork) -> TwoLayerNetwork:
-        """The gradient of the sum over kernels. It compiles several times faster than the gradient of the differences."""
+        """The gradient of the sum over kernels.
+
+        The gradient of the differences would take several times longer to compile.
+        """
         self._check(model)
         return jax.grad(self._sum_of_kernels)(model)
 
@@ -151,7 +154,7 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
         return coefficients @ mixed_differences(self.teacher.activation, base, moved, base, moved) @ coefficients / 2
 
     def _apart(self, model: TwoLayerNetwork) -> tuple[Float[Array, " units"], Float[Array, "units d"]]:
-        """The layers a and W for inputs of covariance I. For relu each row w_i has length 1, and a_i takes its length."""
+        """The layers a and W for inputs of covariance I. For relu the lengths of the rows of W are moved to a."""
         W = model.W @ self.root
         if self.teacher.activation == "erf":
             return model.a, W
@@ -170,7 +173,7 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
         return jnp.minimum(lengths(T), jnp.min(others, axis=1, where=~jnp.eye(len(T), dtype=bool), initial=jnp.inf)) / 2
 
     def _near(self, U: Float[Array, "n d"], T: Float[Array, "units d"]) -> Float[Array, "n units"]:
-        """The matrix with entry 1 where a row of U is closer to a row of T than the row's ``reach``, else 0."""
+        """The matrix with the entry (i, j) = 1 if the rows U_i and T_j are closer than ``reach[j]``, else 0."""
         return (lengths(U[:, None] - T[None]) < self.reach[None]).astype(float)
 
     def _check(self, model: TwoLayerNetwork) -> None:

@@ -35,7 +35,7 @@ _EPSILON = float(np.finfo(np.float64).eps)
 
 
 class AbstractLayersLoss(AbstractPopulationLoss):
-    """The exact loss E (prediction - w^T x_query)^2 of k linear layers with matrices A_i, for prompts of covariance S.
+    """The exact loss E (prediction - w^T x_query)^2 of k layers with matrices A_i, for prompts of covariance S.
 
     It is E tr(C R R^T) with R = (I - W A'_1) ... (I - W A'_k) and A'_i = S^{1/2} A_i S^{1/2}, where W is the sample
     covariance of n vectors z ~ N(0, I). C = I for w ~ N(0, S^-1), and C = S for w ~ N(0, I). The loss is a
@@ -54,7 +54,7 @@ class AbstractLayersLoss(AbstractPopulationLoss):
 
     @abc.abstractmethod
     def terms(self, model: PyTree) -> Float[Array, " terms"]:
-        """The terms of the polynomial at a model, without the constant. Their sum and the constant add to the loss."""
+        """The terms of the polynomial at a model. The loss is their sum plus the constant."""
 
     @abc.abstractmethod
     def degree(self) -> int:
@@ -285,12 +285,12 @@ def _root_and_best(energy: ResidualEnergy, task: LinearRegression) -> tuple[Floa
 def best_eigenvalues(
     energy: ResidualEnergy, covariance: Float[Array, " r"], multiplicities: Float[Array, " r"], weights: str
 ) -> Float[Array, "k r"]:
-    """The best eigenvalues a'_ij = lambda_j a_ij of the A'_i, for matrices that are diagonal in the eigenbasis of S.
+    """The best eigenvalues a'_ij = lambda_j a_ij of matrices A'_i that are diagonal in the eigenbasis of S.
 
     If w ~ N(0, S^-1), they do not depend on j.
 
-    **Arguments:** covariance: the distinct eigenvalues lambda_j of S; multiplicities: of these eigenvalues;
-    weights: the law of w, as in `LinearRegression`.
+    **Arguments:** covariance: the eigenvalues lambda_j of S; multiplicities: of these eigenvalues; weights: the law
+    of w, as in `LinearRegression`.
     """
     start = jnp.broadcast_to(energy.centres[:, None], (energy.centres.size, covariance.size))
     if weights == "inverse-covariance":

@@ -93,7 +93,7 @@ class AbstractScalarLoss(AbstractPopulationLoss):
 
     @abc.abstractmethod
     def speeds(self, model: PyTree) -> PyTree:
-        """The speeds c of the flow d theta/dt = -c dL/d theta, as a model with one number in place of each array."""
+        """The speeds c of d theta/dt = -c dL/d theta, as a model with one number in place of each array."""
 
 
 class ScalarLoopLoss(AbstractScalarLoss):
@@ -262,8 +262,9 @@ class ScalarLayersLoss(AbstractScalarLoss):
     def excess(self, model: ScalarLayers) -> Scalar:
         """The loss minus its minimum.
 
-        Without b it is E tr (q - q_opt)(W)^2, since q_opt is a projection of zero. With b it is the sum of
-        `taylor_terms`, or the difference of the loss and its minimum if the terms are larger than the loss.
+        Without b it is E tr (q - q_opt)(W)^2, since q_opt is the projection of 0 on the polynomials q of degree k
+        with q(0) = 1. With b it is the sum of `taylor_terms`. If these terms are larger than the loss, the minimum
+        is subtracted from the loss instead.
         """
         self._check(model)
         if self.best is None:

@@ -1,8 +1,8 @@
-"""The best scalars of deep linear transformers whose matrices A_i are multiples of S^-1, to full precision.
+"""The best scalars a_i of deep linear transformers with matrices A_i = a_i S^-1, to full precision.
 
-For an eigenvalue x of W the layers leave an error of q(x) = prod_i (1 - a_i x) times the weight, and the loss is
-E tr q(W)^2. Everything here runs on the host in decimals, so 1 - a_i and the loss are as accurate at n = 1e30 as at
-n = 20.
+The loss is E tr q(W)^2 with q(x) = prod_i (1 - a_i x), where W is the sample covariance of n vectors z ~ N(0, I) in
+d dimensions. Everything here runs on the host in decimals, so 1 - a_i and the loss are as accurate at n = 1e30 as
+at n = 20.
 """
 
 import functools
@@ -19,9 +19,9 @@ from flowsim.moments.spectrum import converged, precise_quadrature, spectral_rec
 
 
 def scalar_minimum(dimension: int, context_length: int | float, loops: int) -> tuple[float, float]:
-    """The a that minimises E tr (I - a W)^{2L}, and the minimum.
+    """The scalar a that minimises E tr (I - a W)^{2L}, and the minimum.
 
-    The loss is convex in a. At an infinite n they are 1 and 0.
+    The loss is convex in a. If n is infinite, a = 1 and the minimum is 0.
 
     **Arguments:**
 
@@ -36,17 +36,17 @@ def scalar_minimum(dimension: int, context_length: int | float, loops: int) -> t
 
 
 def scalar_shortfall(dimension: int, context_length: int | float, loops: int) -> float:
-    """1 - a of `scalar_minimum` to full relative precision. At large n a difference of floats would lose it."""
+    """1 - a for the a of `scalar_minimum`, to full relative precision, which 1 - float(a) loses at large n."""
     return float(precise_loop(dimension, context_length, loops)[0])
 
 
 def layer_minimum(dimension: int, context_length: int | float, layers: int) -> tuple[tuple[float, ...], float]:
-    """The a_i, increasing, that minimise E tr prod_i (I - a_i W)^2, and the minimum.
+    """The scalars a_1 <= .. <= a_k that minimise E tr prod_i (I - a_i W)^2, and the minimum.
 
-    Over all polynomials q of degree k with q(0) = 1, the minimum of E tr q(W)^2 is the Christoffel function of the mean
-    spectrum at 0. The best q has k positive zeros, which are the zeros of the orthogonal polynomial of x times that
-    spectrum. The a_i are their reciprocals, so the minimum over scalars is global. At an infinite n, a_i = 1 and the
-    minimum is 0.
+    Over all polynomials q of degree k with q(0) = 1, the minimum of E tr q(W)^2 is the Christoffel function at 0 of
+    mu, the mean spectrum of W. The k zeros of the best q are positive: they are the zeros of the k-th orthogonal
+    polynomial of the measure x mu(dx). The a_i are the reciprocals of these zeros, so the minimum over the a_i is
+    global. If n is infinite, all a_i = 1 and the minimum is 0.
 
     **Arguments:**
 
@@ -63,13 +63,13 @@ def layer_minimum(dimension: int, context_length: int | float, layers: int) -> t
 
 
 class Split(NamedTuple):
-    """Exact scalars a in floats.
+    """Scalars a in more than double precision, each given by three floats.
 
     **Fields:**
 
-    - scalars: nearest to a.
-    - shortfalls: nearest to 1 - a.
-    - remainders: nearest to a minus its ``scalars``.
+    - scalars: the floats nearest to a.
+    - shortfalls: the floats nearest to 1 - a.
+    - remainders: the floats nearest to a - ``scalars``.
     """
 
     scalars: Float[np.ndarray, " k"]
@@ -78,7 +78,7 @@ class Split(NamedTuple):
 
 
 def split(shortfalls: Iterable[Decimal]) -> Split:
-    """The scalars a, given 1 - a in decimals."""
+    """The `Split` of scalars a, given 1 - a in decimals."""
     exact = [(1 - shortfall, shortfall) for shortfall in shortfalls]
     scalars = [float(a) for a, _ in exact]
     remainders = [float(a - Decimal(near)) for (a, _), near in zip(exact, scalars, strict=True)]
@@ -87,7 +87,11 @@ def split(shortfalls: Iterable[Decimal]) -> Split:
 
 @functools.lru_cache(maxsize=256)
 def precise_loop(dimension: int, context_length: int | float, loops: int) -> tuple[Decimal, Decimal]:
-    """e = 1 - a of `scalar_minimum` and the minimum sum_j w_j (x_j e - y_j)^{2L}, by Newton's method on its slope."""
+    """e = 1 - a for the a of `scalar_minimum`, and the minimum, both in decimals.
+
+    The loss is sum_j w_j (x_j e - y_j)^{2L} by quadrature with nodes x_j = 1 + y_j. Newton's method finds the zero
+    of its derivative in e.
+    """
     power = 2 * checks.count("loops", loops)
 
     def compute(digits: int) -> tuple[Decimal, Decimal]:
@@ -113,7 +117,7 @@ def precise_loop(dimension: int, context_length: int | float, loops: int) -> tup
 
 @functools.lru_cache(maxsize=256)
 def precise_layers(dimension: int, context_length: int | float, layers: int) -> tuple[tuple[Decimal, ...], Decimal]:
-    """1 - a_i of `layer_minimum`, in its order, and the minimum."""
+    """1 - a_i for the a_i of `layer_minimum`, in the same order, and the minimum, all in decimals."""
     d, k = checks.count("dimension", dimension), checks.count("layers", layers)
     if context_length == math.inf:
         return (Decimal(0),) * k, Decimal(0)

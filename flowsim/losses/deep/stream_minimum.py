@@ -1,12 +1,13 @@
-"""The best scalars of layers that also move the covariates, A_i = a_i S^-1 and B_i = b_i I.
+"""The best scalars a_i and b_i of layers that also move the covariates, with A_i = a_i S^-1 and B_i = b_i I.
 
-The loss has many local minima. The search uses coordinates in which no digits cancel, even if n is large. Let
-t_i = tau_i (1 + r_i) be the eigenvalue that layer i sees. Then
+The loss E tr q_k(W)^2 of `ScalarLayersLoss` has many local minima. The search uses coordinates f_i and g_i in which
+no digits cancel, even if n is large. Let t_i = x p_i^2 be the eigenvalue that an eigenvalue x of W has become at
+layer i, and let t_i = tau_i (1 + r_i), where tau_i does not depend on x. With f_i = 1 - a_i tau_i, g_i = 1 - 3 a_i
+b_i tau_i and tau_{i+1} = 4 tau_i / (9 (1 - g_i)),
 
-    q_{i+1} = q_i (f_i - (1 - f_i) r_i),     r_{i+1} = v_i^2 (v_i - 3)/4,     v_i = (1 - g_i) r_i - g_i,
+    q_{i+1} = q_i (f_i - (1 - f_i) r_i),     r_{i+1} = v_i^2 (v_i - 3)/4,     v_i = (1 - g_i) r_i - g_i.
 
-with f_i = 1 - a_i tau_i, g_i = 1 - 3 a_i b_i tau_i and tau_{i+1} = 4 tau_i / (9 (1 - g_i)). The derivative of t_{i+1}
-by t_i is zero at v_i = 0.
+The derivative of t_{i+1} by t_i is zero at v_i = 0.
 """
 
 import functools
@@ -34,11 +35,11 @@ _LARGEST_DAMPING = 1e14
 def stream_minimum(
     dimension: int, context_length: int | float, layers: int
 ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " rest"], float]:
-    """The a_i and b_i of the smallest loss that the search finds, and this loss, E tr q_k(W)^2 of `ScalarLayersLoss`.
+    """The scalars a_i and b_i with the smallest loss that a search finds, and this loss.
 
-    The search has 4000 starts, drawn with a fixed seed. They place the zero of each factor of q_k and the flat point of
-    each map t_i -> t_{i+1} anywhere in the spectrum of t_i. At an infinite n the result is the limit b_i = 1/3,
-    a_i = (9/4)^i.
+    The loss is E tr q_k(W)^2; see `ScalarLayersLoss`. The search has 4000 starts, drawn with a fixed seed. A start
+    places the zero of each factor of q_k, and the point where each map t_i -> t_{i+1} is flat, at random in the
+    spectrum of t_i. If n is infinite, the result is the limit b_i = 1/3, a_i = (9/4)^i for i >= 0, with the loss 0.
 
     **Arguments:**
 
@@ -95,7 +96,11 @@ def _moved(r, g):
 
 
 def _left(point: Point, ratios: Nodes, roots: Nodes) -> Nodes:
-    """sqrt(w_j) q_k(x_j)."""
+    """The residuals sqrt(w_j) q_k(x_j) at the quadrature nodes x_j, whose sum of squares is the loss.
+
+    **Arguments:** point: the f_i followed by the g_i; ratios: r_0 at each node; roots: sqrt(w_j). A common factor
+    of ``roots`` scales the residuals.
+    """
     k = (point.shape[0] + 1) // 2
     r, q = ratios, roots
     for i in range(k):
@@ -106,7 +111,7 @@ def _left(point: Point, ratios: Nodes, roots: Nodes) -> Nodes:
 
 @jax.jit
 def _descend(points: Float[Array, "starts coordinates"], ratios: Nodes, roots: Nodes, steps):
-    """The end points of Levenberg and Marquardt's method after ``steps`` steps from each point, and their losses."""
+    """The points that ``steps`` Levenberg-Marquardt steps reach from given points, and the losses there."""
 
     def step(_, carry):
         point, damping, loss = carry
@@ -130,7 +135,7 @@ def _descend(points: Float[Array, "starts coordinates"], ratios: Nodes, roots: N
 
 @jax.jit
 def _polish(point: Point, ratios: Nodes, roots: Nodes) -> tuple[Point, Scalar]:
-    """Newton's method on the gradient."""
+    """The critical point that Newton's method on the gradient reaches from a point near it, and its loss."""
     loss = lambda point: jnp.sum(_left(point, ratios, roots) ** 2)
 
     def step(_, point):

@@ -1,4 +1,4 @@
-"""The excess of a polynomial loss as the remainder of its Taylor series at the minimum."""
+"""The excess of a polynomial loss, as the remainder of its Taylor series at the minimum."""
 
 from collections.abc import Callable
 
@@ -14,11 +14,13 @@ from flowsim._core.types import Scalar
 def taylor_terms(
     loss: Callable[[PyTree], Scalar], minimizer: PyTree, model: PyTree, degree: int
 ) -> Float[Array, " nodes"]:
-    """Terms with the sum L(theta) - L(theta_0) = int_0^1 (1 - s) <D, H(theta_0 + s D) D> ds, with D = theta - theta_0.
+    """Terms whose sum is the excess L(theta) - L(theta_0) of a polynomial L above a minimum theta_0.
 
-    The gradient is zero at theta_0. The integrand is a polynomial in s, which the quadrature integrates exactly.
+    With D = theta - theta_0, the excess is int_0^1 (1 - s) <D, H(theta_0 + s D) D> ds, since the gradient is zero
+    at theta_0. The integrand is a polynomial in s, which the quadrature integrates exactly. The terms are those of
+    the quadrature.
 
-    **Arguments:** loss: a polynomial L; minimizer: theta_0; model: theta; degree: of L in the weights.
+    **Arguments:** loss: L; minimizer: theta_0; model: theta; degree: the degree of L in the weights.
     """
     arrays, rest = eqx.partition(model, eqx.is_inexact_array)
     origin = eqx.filter(minimizer, eqx.is_inexact_array)

@@ -1,4 +1,4 @@
-"""The architectures, one file each. `register` adds the architecture of a user."""
+"""The architectures that problem files can name. `register` adds a user's architecture."""
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
@@ -14,18 +14,18 @@ _ARCHITECTURES: dict[str, Architecture] = {}
 
 
 def register(architecture: Architecture) -> None:
-    """Let problem files name an architecture as ``model.architecture``.
+    """Add an architecture, so that problem files can name it as ``model.architecture``.
 
-    **Raises:** `ValueError` if another architecture has this name.
+    **Raises:** `ValueError` if another architecture has the same name.
     """
     if _ARCHITECTURES.setdefault(architecture.name, architecture) is not architecture:
         refuse("the architecture's name", "one that is not taken", f'it is "{architecture.name}"')
 
 
 def architecture_of(name: str) -> Architecture:
-    """The architecture of a name.
+    """The architecture with this name.
 
-    **Raises:** `ProblemError` naming the field if there is no such architecture.
+    **Raises:** `ProblemError` naming the field ``model.architecture`` if it does not exist.
     """
     if name not in _ARCHITECTURES:
         refuse(

@@ -1,4 +1,7 @@
-"""Heads of linear attention with keys and queries merged or separate, on labels or on whole tokens."""
+"""The architecture "attention": heads of linear attention with merged or separate keys and queries.
+
+The values of the heads are labels or whole tokens.
+"""
 
 from collections.abc import Mapping
 
@@ -20,7 +23,7 @@ from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 
 def _like(model: ModelTable, d: int) -> PyTree:
-    """Heads of zero weights with the shape and the guess of a resolved table."""
+    """Heads with zero weights, of the kind, the number and the guess that [model] gives with all defaults."""
     assert model.heads is not None, "a resolved table has it"
     H, guess = model.heads, guess_of(model)
     if model.blocks == "all":
@@ -43,7 +46,7 @@ def _loss(model: ModelTable, task: LinearRegression | RandomCovarianceRegression
 
 
 def _one_layer(heads: AbstractLabelHeads) -> LinearAttention:
-    """The single layer with the same readout as the heads."""
+    """The `LinearAttention` layer that makes the same predictions as heads without a guess."""
     return LinearAttention(heads.readout, 1.0)
 
 

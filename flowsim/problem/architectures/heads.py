@@ -1,4 +1,4 @@
-"""Heads of masked linear attention with an initial guess of the label, and the linear transformer block."""
+"""The architectures of masked linear attention with an initial guess, and of the linear transformer block."""
 
 from collections.abc import Callable, Mapping
 
@@ -26,7 +26,7 @@ _LOSSES = ("exact", "limit", "monte-carlo")
 
 
 def _zeros(model: ModelTable, d: int) -> MultiHeadAttention:
-    """Heads of zero weights with the number of heads and the guess of a resolved table."""
+    """Heads with zero weights, of the number and with the guess that [model] gives with all defaults."""
     assert model.heads is not None, "a resolved table has it"
     b, A = jnp.zeros((model.heads, d + 1)), jnp.zeros((model.heads, d + 1, d + 1))
     return MultiHeadAttention(b, A, **guess_of(model))
@@ -101,7 +101,7 @@ INITIAL_GUESS = Architecture(
 
 
 def _block_loss(model: ModelTable, task: LinearRegression, kind: str) -> MultiHeadLoss:
-    """The loss of one head with a trained guess, to which the block reduces."""
+    """The loss of one head with a trained guess. The block makes the same predictions as such a head."""
     d = task.dimension
     like = MultiHeadAttention(jnp.zeros((1, d + 1)), jnp.zeros((1, d + 1, d + 1)), trainable=True)
     return MultiHeadLoss(task, like)

@@ -1,4 +1,4 @@
-"""Layers of linear attention, looped or untied."""
+"""The architectures "looped" and "multi-layer": several layers of linear attention."""
 
 from collections.abc import Mapping
 
@@ -58,7 +58,10 @@ def _defaults(model: ModelTable, task: TaskTable, symmetric: bool, restrict: str
 
 
 def _check(model: ModelTable, task: TaskTable, loss: LossTable, restrict: str | None) -> None:
-    """Refuse combinations of fields without a known loss."""
+    """Refuse combinations of fields for which the loss is not known.
+
+    **Raises:** `ProblemError` naming the field.
+    """
     if restrict and not model.symmetric:
         refuse("model.symmetric", "true where flow.restrict is given", "it is false")
     if restrict == "inverse-covariance":
@@ -80,7 +83,11 @@ def _check(model: ModelTable, task: TaskTable, loss: LossTable, restrict: str | 
 
 
 def _layers(matrices: jax.Array, model: ModelTable) -> PyTree:
-    """The looped model of one matrix, or the model of k matrices A_i, followed by the B_i if there are any."""
+    """The looped or multi-layer model with given matrices.
+
+    **Arguments:** matrices: A for a looped model, else A_1, .., A_k followed by the B_i if the model has them,
+    along the first axis; model: [model] with all defaults.
+    """
     k = model.depth
     if model.loops is None:
         B = matrices[k:] if model.residual_stream else None
@@ -89,17 +96,20 @@ def _layers(matrices: jax.Array, model: ModelTable) -> PyTree:
 
 
 def _count(model: ModelTable) -> int:
-    """The number of matrices: the A_i, and the B_i of all layers except the last."""
+    """The number of matrices of a model: the A_i, and a B_i for each layer except the last if it has them."""
     return 2 * model.depth - 1 if model.residual_stream else model.depth
 
 
 def _equal(table: InitTable, d: int, model: ModelTable) -> PyTree:
-    """Every matrix is scale I, or zero for the kind without a scale."""
+    """The start at which every matrix is scale I, or zero for the kind "zeros"."""
     return _layers(jnp.broadcast_to((table.scale or 0.0) * jnp.eye(d), (_count(model), d, d)), model)
 
 
 def _random(table: InitTable, d: int, model: ModelTable) -> PyTree:
-    """Random A_i, the same as without B, symmetric if the model is, and random B_i that are not symmetric."""
+    """The start with Gaussian matrices. The A_i are symmetric if the model is; the B_i are not.
+
+    The A_i do not depend on whether the model has B_i.
+    """
     drawn = initialization.gaussian(scale_of(table), d, seed_of(table), _count(model))
     if model.symmetric:
         drawn = drawn.at[: model.depth].set(initialization.symmetric(scale_of(table), d, seed_of(table), model.depth))
@@ -129,7 +139,13 @@ def _explicit_layers(table: InitTable, d: int, model: ModelTable) -> MultiLayerA
 
 
 def _check_moves(model: ModelTable, name: str, kind: str, given: bool) -> None:
-    """Refuse a start without B_i or b_i if the model moves the covariates, and a start with them if it does not."""
+    """Refuse a start without B_i or b_i if the model moves the covariates, and with them if the model does not.
+
+    **Arguments:** model: [model]; name, kind: the field and what it lists, for messages; given: whether the start
+    has the field.
+
+    **Raises:** `ProblemError` naming the field.
+    """
     if given != bool(model.residual_stream):
         expected = f"a list of {kind}" if model.residual_stream else "left out"
         came = "it is given" if given else "it is missing"
@@ -157,20 +173,20 @@ def _scalar_loss(model: ModelTable, task: LinearRegression, kind: str) -> Abstra
 
 
 def _scalars(a: jax.Array, model: ModelTable, b: jax.Array | None) -> PyTree:
-    """The model of these multiples of the inverse covariance and of I."""
+    """The model with the matrices A_i = a_i covariance^-1 and, if it has them, B_i = b_i I."""
     if model.loops is not None:
         return ScalarLoop(a[0], loops=model.loops)
     return ScalarLayers(a, b if model.residual_stream else None)
 
 
 def _equal_scalars(table: InitTable, d: int, model: ModelTable) -> PyTree:
-    """Every scalar is scale, or zero for the kind without a scale."""
+    """The start at which every scalar a_i and b_i is the scale, or zero for the kind "zeros"."""
     value = table.scale or 0.0
     return _scalars(jnp.full(model.depth, value), model, jnp.full(model.depth - 1, value))
 
 
 def _random_scalars(table: InitTable, d: int, model: ModelTable) -> PyTree:
-    """Every scalar is scale N(0, 1), drawn with the key of its matrix."""
+    """The start with independent a_i and b_i ~ scale N(0, 1). Each is drawn with the random key of its matrix."""
     k = model.depth
     drawn = jnp.ravel(initialization.gaussian(scale_of(table), 1, seed_of(table), 2 * k - 1))
     return _scalars(drawn[:k], model, drawn[k:])
@@ -191,7 +207,10 @@ def _diagonal_loss(model: ModelTable, task: SpectralRegression, kind: str) -> Di
 
 
 def _eigenvalues(table: InitTable, task: SpectralRegression, model: ModelTable) -> DiagonalLayers:
-    """The start, given by the eigenvalues of every matrix, one for each eigenvalue of the covariance."""
+    """The start with matrices that are diagonal in the eigenbasis of the covariance.
+
+    Each matrix has one eigenvalue for each distinct eigenvalue of the covariance.
+    """
     shape = (model.depth, task.eigenvalues.size)
     if table.kind != "random-diagonal":
         return DiagonalLayers(jnp.full(shape, table.scale or 0.0), task)
@@ -215,7 +234,12 @@ _RESTRICTIONS = {
 
 
 def _distance_to_optimum(trajectory: Trajectory, best: PyTree) -> Series:
-    """The distance of (A, u) from the weights of least known loss, divided by their norm."""
+    """The distance of (A, u) from the weights with the smallest known loss, divided by the norm of these weights.
+
+    **Arguments:** trajectory: of looped models; best: the model with the smallest known loss.
+
+    **Returns:** the relative distance in the Frobenius norm at each time, (T,).
+    """
     A, u = np.asarray(trajectory.models.A - best.A[None]), np.asarray(trajectory.models.u - best.u[None])
     gap = np.sum(A**2, axis=(1, 2)) + np.sum(u**2, axis=1)
     return np.sqrt(gap / (np.sum(np.asarray(best.A) ** 2) + np.sum(np.asarray(best.u) ** 2)))

@@ -1,4 +1,4 @@
-"""One layer of linear attention."""
+"""The architecture "linear-attention": one layer of linear attention."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,10 @@ def _loss(model: ModelTable, task: LinearRegression | RandomCovarianceRegression
 
 
 def _of_theta(make: Callable[..., LinearAttention]) -> Callable[[InitTable, int, ModelTable], LinearAttention]:
-    """A start that depends on a matrix M, which is given or drawn."""
+    """The function that makes a start from a matrix M, which is ``init.theta`` or drawn with ``init.seed``.
+
+    **Arguments:** make: (scale, M) -> the model.
+    """
 
     def made(table: InitTable, d: int, model: ModelTable) -> LinearAttention:
         if table.theta is not None:

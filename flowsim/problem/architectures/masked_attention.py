@@ -1,4 +1,4 @@
-"""One layer of linear attention that does not attend to the query."""
+"""The architecture "masked-attention": one layer of linear attention that does not attend to the query."""
 
 import jax.numpy as jnp
 

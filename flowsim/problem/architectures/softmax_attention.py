@@ -1,4 +1,4 @@
-"""Layers of softmax attention, whose loss is always sampled."""
+"""The architecture "softmax-attention": layers of softmax attention, with a sampled loss."""
 
 from typing import NoReturn
 

@@ -1,1 +1,1 @@
-"""Problems and claims in Python files of users."""
+"""Problems and claims that users define in Python files."""

@@ -1,5 +1,7 @@
-"""Python files of users. Each is executed once, and identified by its content and by the files that it imports and
-reads.
+"""Loading users' Python files.
+
+A file is identified by a digest of its content and of the user's files that it imports and reads. It is executed
+once for each digest.
 """
 
 import ast
@@ -38,15 +40,15 @@ def is_place(text: str) -> bool:
 
 
 def split(place: str) -> tuple[str, str]:
-    """The file and the name of FILE.py:NAME."""
+    """FILE.py and NAME of a place FILE.py:NAME."""
     file, _, name = place.rpartition(":")
     return file, name
 
 
 def find_own(place: str, kind: type[Kind]) -> Kind:
-    """The object FILE.py:NAME, which must have the given class.
+    """The object at a place FILE.py:NAME, which must be an instance of ``kind``. The file is executed if necessary.
 
-    **Raises:** `ProblemError` if there is no such object.
+    **Raises:** `ProblemError` if there is no such object, or the file cannot be executed.
     """
     file, name = split(place)
     module, _ = module_of(os.path.abspath(file))
@@ -58,17 +60,17 @@ def find_own(place: str, kind: type[Kind]) -> Kind:
 
 
 def own_objects(file: str, kind: type[Kind]) -> list[Kind]:
-    """The objects of a class in a Python file, without duplicates."""
+    """The global objects of a Python file that are instances of ``kind``, without duplicates."""
     return objects_of(module_of(os.path.abspath(file))[0], kind)
 
 
 def objects_of(module: types.ModuleType, kind: type[Kind]) -> list[Kind]:
-    """The objects of a class in a module, without duplicates."""
+    """The global objects of a module that are instances of ``kind``, without duplicates."""
     return list({id(value): value for value in vars(module).values() if isinstance(value, kind)}.values())
 
 
 def home_of(thing: object) -> tuple[types.ModuleType, str] | None:
-    """The module and the name of an object at the top level of a loaded Python file, or None."""
+    """The module and the name of an object that is global in a loaded Python file, or None for other objects."""
     for module in list(sys.modules.values()):
         names = vars(module) if isinstance(module, types.ModuleType) else {}
         file = names.get("__file__")
@@ -80,7 +82,7 @@ def home_of(thing: object) -> tuple[types.ModuleType, str] | None:
 
 
 def place_of(function: Callable[..., object]) -> tuple[str, str]:
-    """The place FILE.py:NAME of a function, and the digest that identifies its module from then on.
+    """The place FILE.py:NAME of a function, and the digest under which `module_at` finds its module from then on.
 
     **Raises:** `ProblemError` if the function is not at the top level of a Python file, or the file has changed.
     """
@@ -95,14 +97,15 @@ def place_of(function: Callable[..., object]) -> tuple[str, str]:
 
 
 def module_at(path: str, digest: str) -> types.ModuleType | None:
-    """The module of a file with this digest, if it was loaded."""
+    """The loaded module of a file with this digest, or None."""
     return _MODULES.get((path, digest))
 
 
 def module_of(path: str) -> tuple[types.ModuleType, str]:
-    """The module of a file in its present state, and its digest. A file is executed once for each digest.
+    """The module of a file with its current content, and the digest. The file is executed once for each digest.
 
-    While it is executed it can import from its folder. The digest is also of the files that were read then.
+    While the file is executed, it can import from its folder. The digest also covers the user's files that it
+    imports, and those that it reads while it is executed.
 
     **Raises:** `ProblemError` if the file cannot be read or executed.
     """
@@ -139,9 +142,9 @@ def module_of(path: str) -> tuple[types.ModuleType, str]:
 
 
 def texts_of(module: types.ModuleType) -> Texts:
-    """The content of the file of a module, and of the files that it imports and reads, when they were executed.
+    """The content of a module's file, and of the user's files that it imports and reads, when they were executed.
 
-    **Raises:** `ProblemError` if a change of one of them since then can be detected.
+    **Raises:** `ProblemError` if one of the files has detectably changed since then.
     """
     if module.__name__ in _EXECUTED:
         return _EXECUTED[module.__name__]
@@ -155,7 +158,10 @@ def texts_of(module: types.ModuleType) -> Texts:
 
 
 def digest_of(texts: Texts) -> str:
-    """The digest of files. The digest of a single file is that of its bytes."""
+    """The SHA-256 digest of the contents of files, and of the names of all files except the first.
+
+    For a single file it is the digest of its bytes.
+    """
     (_, text), *others = texts.items()
     digest = hashlib.sha256(text)
     for path, other in others:
@@ -165,7 +171,12 @@ def digest_of(texts: Texts) -> str:
 
 @contextlib.contextmanager
 def blaming(path: str, name: str, expected: str) -> Iterator[None]:
-    """Turn an error from a user's file into a `ProblemError` that names the last line of the file it came through."""
+    """A context that turns an error from a user's file into a `ProblemError`.
+
+    The message names the last line of the file in the traceback.
+
+    **Arguments:** path: the file; name, expected: the subject of the message, and what it must be.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -177,7 +188,7 @@ def blaming(path: str, name: str, expected: str) -> Iterator[None]:
 
 
 def own_line(error: BaseException) -> str | None:
-    """The last line of a user's file that an error or its cause came through, as text."""
+    """The last line of a user's file in the traceback of an error or of its cause, as text, or None."""
     files = {str(path) for texts in _EXECUTED.values() for path in texts}
     frames = [frame for one in (error, error.__cause__) if one for frame in traceback.extract_tb(one.__traceback__)]
     own = [frame for frame in frames if frame.filename in files]
@@ -185,7 +196,7 @@ def own_line(error: BaseException) -> str | None:
 
 
 def _lines_of(error: BaseException, path: str) -> list[int]:
-    """The lines of a file that an error came through."""
+    """The numbers of the lines of a file in the traceback of an error."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     if isinstance(error, SyntaxError) and error.filename == path:
         lines.append(error.lineno)
@@ -193,7 +204,10 @@ def _lines_of(error: BaseException, path: str) -> list[int]:
 
 
 def _read(path: str) -> dict[pathlib.Path, bytes]:
-    """The present content of a file, followed by that of the user's files that it imports."""
+    """The current content of a file, followed by the current contents of the user's files that it imports.
+
+    **Raises:** `ProblemError` if the file cannot be read.
+    """
     file = pathlib.Path(path)
     try:
         found = {file: bytes_of(file)}
@@ -213,7 +227,7 @@ def _read(path: str) -> dict[pathlib.Path, bytes]:
 
 
 def _with_data(sources: Texts) -> dict[pathlib.Path, bytes]:
-    """Files, followed by the present content of those that their code has read; see `reading`."""
+    """The given files, followed by the current contents of the files that their code has read; see `reading`."""
     found = {**sources}
     for path in sorted(set[pathlib.Path]().union(*map(reading.read_by, sources)), key=lambda path: (path.name, path)):
         # A file that was removed changes the digest, too.
@@ -228,7 +242,7 @@ def _is_own(folder: pathlib.Path) -> bool:
 
 
 def _imported(file: pathlib.Path, found: Texts, folders: list[pathlib.Path]) -> Iterator[pathlib.Path]:
-    """The files that a file imports and that are not in ``found``."""
+    """Yield the files that a file imports and that are not in ``found``, from the given folders."""
     for level, name in _names_in(found[file]):
         within, parts = [file.parents[level - 1]] if 0 < level <= len(file.parents) else folders, name.split(".")
         for length in range(1, len(parts) + 1):
@@ -241,9 +255,9 @@ def _imported(file: pathlib.Path, found: Texts, folders: list[pathlib.Path]) -> 
 
 @functools.lru_cache(maxsize=256)
 def _names_in(text: bytes) -> tuple[tuple[int, str], ...]:
-    """The names that a file imports, each with the level of its relative import.
+    """The dotted names that a file imports, each with the number of leading dots of a relative import.
 
-    A name may be a module of a package or an object in it.
+    A name may stand for a module, or for an object in a module. Imports of flowsim are left out.
     """
     found = []
     # Text that is not Python is refused when it is executed.
@@ -258,7 +272,7 @@ def _names_in(text: bytes) -> tuple[tuple[int, str], ...]:
 
 
 def _modules_in(path: pathlib.Path) -> list[types.ModuleType]:
-    """The modules that Python has imported from a file."""
+    """The loaded modules that Python has imported from a file."""
     return [
         module
         for module in list(sys.modules.values())
@@ -267,9 +281,9 @@ def _modules_in(path: pathlib.Path) -> list[types.ModuleType]:
 
 
 def _forget_if_changed(texts: Texts) -> None:
-    """Remove the modules of files from Python's list if one of the files has changed, so that all are imported again.
+    """Remove the modules of files from ``sys.modules`` if one file has changed, so that all are imported again.
 
-    A changed file that other code has imported is refused.
+    **Raises:** `ProblemError` if a changed file was not imported by a user's file but by other code.
     """
     changed = any(_IMPORTED.get(path, text) != text for path, text in texts.items())
     for path, text in texts.items():
@@ -281,7 +295,12 @@ def _forget_if_changed(texts: Texts) -> None:
 
 
 def _refuse_changed(module: types.ModuleType, text: bytes) -> None:
-    """Refuse a module whose functions or constants differ from those in its file. Other changes are not detected."""
+    """Refuse a module whose functions or constants differ from those in ``text``, the current content of its file.
+
+    Other changes are not detected.
+
+    **Raises:** `ProblemError` naming the file and the first difference.
+    """
     # Other loaders may change the code of a file.
     if type(module.__spec__ and module.__spec__.loader) not in (importlib.machinery.SourceFileLoader, type(None)):
         return
@@ -303,7 +322,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _constants(tree: ast.Module) -> Iterator[tuple[str, object]]:
-    """The names, with their constants, that a file assigns once, at its top level."""
+    """Yield the names that a file assigns exactly once, at its top level, to a constant, each with the constant."""
     stored = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant | ast.UnaryOp):

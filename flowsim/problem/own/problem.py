@@ -1,4 +1,4 @@
-"""A problem given by a user's function ``make(**fields) -> (loss, model)`` in a Python file."""
+"""A problem that a user's function ``make(**fields) -> (loss, model)`` in a Python file defines."""
 
 import contextlib
 import hashlib
@@ -44,12 +44,14 @@ _TABLES: dict[tuple[str, str], type["AbstractUserSpec"]] = {}
 
 
 class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
-    """A user's problem in its resolved form. Each function has a subclass with its arguments as further fields.
+    """The description of a problem that a user's function defines, with all defaults filled in.
+
+    Each function has its own subclass, with the arguments of the function as additional fields.
 
     **Fields:**
 
-    - make: the file and the name of the function, ``/place/of/FILE.py:make``.
-    - sha256: the digest of the file and of the user's files that it imports.
+    - make: the place of the function, ``/place/of/FILE.py:make``.
+    - sha256: the digest of the file and of the user's files that it imports and reads.
     - flow: how far and how accurately to integrate.
     """
 
@@ -59,7 +61,7 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
 
     @property
     def fields(self) -> dict[str, object]:
-        """The arguments of the function."""
+        """The values of the arguments of the function, by name."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in _OURS}
 
     @property
@@ -113,9 +115,10 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
         return objects_of(self._module, kind)
 
     def build(self, *, mesh: jax.sharding.Mesh | None = None) -> Problem:
-        """Call the user's function for the loss and the start. A mesh is not used.
+        """Call the user's function, which returns the loss and the start, and check both. The mesh is not used.
 
-        **Raises:** `ProblemError` if the function raises or returns something else; `ValueError` without float64.
+        **Raises:** `ProblemError` if the function raises, or returns something else than a loss and a model that
+        can flow. `ValueError` if float64 is not enabled.
         """
         checks.require_float64()
         path, name = split(self.make)
@@ -149,7 +152,10 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
         return module
 
     def _check_observables(self, path: str, model: PyTree) -> None:
-        """Refuse observables whose names are taken or whose values are not numbers."""
+        """Refuse observables whose names are not words or are in use, or whose values are not float64 scalars.
+
+        **Raises:** `ProblemError` naming the file.
+        """
         given, place = self.observables, f"{OBSERVABLES} of {path}"
         if not isinstance(given, Mapping):
             refuse(place, "names with functions of the model", f"it is {type(given).__name__}")
@@ -170,9 +176,9 @@ _OURS = AbstractUserSpec.__struct_fields__
 
 
 class _Named:
-    """A function among the leaves of a loss or a model, with a name that is the same in every process.
+    """A wrapper of a function among the leaves of a loss or a model. Its repr is the same in every process.
 
-    It equals other functions that compute the same, so that a program is compiled once for all cells of a sweep.
+    Wrappers of functions that compute the same are equal, so that one program is compiled for all cells of a sweep.
     """
 
     def __init__(self, function: Callable, spec: AbstractUserSpec):
@@ -190,7 +196,10 @@ class _Named:
 
     @property
     def holds(self) -> bool:
-        """Whether the function still computes the same as when this object was made; see `known_by_value`."""
+        """Whether the function still computes the same as when it was wrapped; see `known_by_value`.
+
+        False if this cannot be known.
+        """
         return not isinstance(self._value, int) and known_by_value(self.function) == self._value
 
     def __repr__(self) -> str:
@@ -198,22 +207,22 @@ class _Named:
 
 
 def still_holds(problem: Problem) -> bool:
-    """Whether the functions of a problem compute the same as when it was built.
+    """Whether the functions in a problem's loss and start compute the same as when the problem was built.
 
-    A later call of ``make`` may change values that these functions look up by name when they are called.
+    A later call of the user's function ``make`` may change global values that they use.
     """
     leaves = jax.tree.leaves((problem.loss, problem.start))
     return all(leaf.holds for leaf in leaves if isinstance(leaf, _Named))
 
 
 def _shapes(tree: PyTree) -> tuple[Hashable, ...]:
-    """The structure of a tree, the shapes of its arrays and its other leaves."""
+    """The structure of a pytree, the shapes and types of its arrays, and its other leaves."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, *[(leaf.shape, leaf.dtype.name) if eqx.is_array(leaf) else leaf for leaf in leaves]
 
 
 def _is_in(known: set, value: tuple) -> bool:
-    """Whether a set contains a value. False for a value that cannot be hashed."""
+    """Whether a set contains a value. False if the value cannot be hashed."""
     try:
         return value in known
     except TypeError:
@@ -225,7 +234,7 @@ def _named(leaf: PyTree, spec: AbstractUserSpec) -> PyTree:
 
 
 def spec_of(tables: Tables) -> AbstractUserSpec:
-    """Decode tables that name a function ``make``. All defaults are filled in.
+    """The description of the problem of tables with a field ``make``, with all defaults filled in.
 
     **Raises:** `ProblemError` in one line that names the field, or the file and the line.
     """
@@ -238,15 +247,16 @@ def spec_of(tables: Tables) -> AbstractUserSpec:
 
 
 def table_of(tables: Tables) -> type[AbstractUserSpec]:
-    """The table whose fields are the arguments of the function."""
+    """The subclass of `AbstractUserSpec` for the function that the tables name as ``make``."""
     given = signed(tables)
     return _table_of(given["make"], given["sha256"])[0]
 
 
 def signed(tables: Tables) -> Document:
-    """The tables with the place of the user's function and the digest of its file.
+    """The tables with the absolute place of the user's function as ``make`` and its file's digest as ``sha256``.
 
-    **Raises:** `ProblemError` if there is no such function, or the file has another digest than in the tables.
+    **Raises:** `ProblemError` if ``make`` is neither a place nor a function in a file, if the file cannot be
+    executed, or if its digest differs from the one in the tables.
     """
     make, digest = tables["make"], tables.get("sha256")
     if callable(make):
@@ -263,7 +273,12 @@ def signed(tables: Tables) -> Document:
 
 
 def _table_of(place: str, digest: str) -> tuple[type[AbstractUserSpec], Document]:
-    """The arguments of a function as a table, and their defaults."""
+    """The subclass of `AbstractUserSpec` with the arguments of a function as fields, and the defaults by name.
+
+    **Arguments:** place: FILE.py:NAME; digest: of the file.
+
+    **Raises:** `ProblemError` if there is no such function, or an argument cannot be a field.
+    """
     file, name = split(place)
     function = getattr(module_at(file, digest), name, None)
     if not inspect.isfunction(function):
@@ -294,7 +309,12 @@ def _line(function: types.FunctionType) -> int:
 
 
 def _kind_of(argument: inspect.Parameter, place: str, line: int) -> object:
-    """The type of a field: from the annotation of the argument, else from its default, else a number."""
+    """The type of the field for an argument: from its annotation, else from its default value, else a number.
+
+    **Arguments:** argument: of the function; place, line: of the function, for messages.
+
+    **Raises:** `ProblemError` if problem files have no such type.
+    """
     given = argument.annotation
     if given is argument.empty:
         given = float if argument.default is argument.empty else type(argument.default)

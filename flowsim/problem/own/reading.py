@@ -1,4 +1,4 @@
-"""The data files that users' Python files read while they are executed."""
+"""A record of the data files that users' Python files read while they are executed."""
 
 import contextlib
 import functools
@@ -20,18 +20,18 @@ _watched = 0  # files that are executed at present
 
 
 def read_by(path: pathlib.Path) -> set[pathlib.Path]:
-    """The files that the code of a file has read while it was executed, itself or through what it called."""
+    """The user's files that the code of a file has read while it was executed, or that code it called has read."""
     return _READ.get(path, set())
 
 
 def forget(path: pathlib.Path) -> None:
-    """Forget what the code of a file has read, as it will be executed again."""
+    """Delete the record of a file before it is executed again."""
     _READ.pop(path, None)
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """Note the files that are opened for reading inside the context."""
+    """A context that records the user's files which are opened for reading inside it."""
     global _watched
     _install()
     _watched += 1
@@ -66,8 +66,10 @@ def _note(event: str, arguments: tuple) -> None:
 
 
 def _own(name: str) -> pathlib.Path | None:
-    """The path of a file of the user; None for those of libraries and of the system, and in hidden folders, where
-    programs keep what they can make again.
+    """The path of a file if it is a user's file, else None. For bytecode it is the path of the source.
+
+    Files of libraries, of the system and of JAX's compilation cache do not count, nor do files in hidden folders,
+    where programs keep caches.
     """
     with contextlib.suppress(ValueError, NotImplementedError):  # from a file that is not bytecode
         name = importlib.util.source_from_cache(name)
