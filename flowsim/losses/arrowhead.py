@@ -83,7 +83,8 @@ class AbstractArrowhead(eqx.Module):
         - u is not zero at any point with a smaller excess, so u keeps its sign.
 
         The limit is proved if the excess of a later state is below `saddle_excess` by more than the solver's error.
-        At the minima u U = diag(b_i/a_ii). With the conserved c this gives u^2 = (c + sqrt(c^2 + 4 |b/a|^2))/2.
+        At the minima u U = diag(b_i/a_ii). With the conserved c this gives
+        u^2 = (c + sqrt(c^2 + 4 sum_i (b_i/a_ii)^2))/2.
         """
         U, u = start
         conserved = u**2 - jnp.sum(U**2)
@@ -174,9 +175,9 @@ def balanced_minimum(structure: AbstractArrowhead) -> LinearAttention:
 def local_rate(structure: AbstractArrowhead) -> Scalar:
     """The rate r at which the excess decays, like e^{-r t}, near `balanced_minimum`.
 
-    It is twice the smallest positive eigenvalue of the Hessian at this minimum. The Hessian has the eigenvalues u^2
-    a_ij for the entries of U off the diagonal, and an arrowhead block of size n + 1 for the other weights. The
-    eigenvalue 0 of this block belongs to the direction (U11, -u_{-1}) along the minima.
+    It is twice the smallest positive eigenvalue of the Hessian at this minimum. For the entries of U off the
+    diagonal the Hessian has the eigenvalues u^2 a_ij. For the diagonal and u it has an arrowhead block of size
+    n + 1. The eigenvalue 0 of this block belongs to the direction (U11, -u_{-1}) along the minima.
     """
     a, b, target = structure.curvature, structure.drive, structure.target
     n = b.size

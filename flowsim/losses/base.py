@@ -26,9 +26,10 @@ class MinimumKind(enum.StrEnum):
 
 
 def unknown_minimum() -> Scalar:
-    """NaN, the field ``minimum`` of a loss with an unknown minimum.
+    """NaN, for the field ``minimum`` of a loss whose minimum is unknown.
 
-    It is a concrete array even while JAX traces a function, so a loss built there can be used outside the function.
+    It is a concrete array even while JAX traces a function. So a loss that the function builds can be used outside
+    it.
     """
     with jax.ensure_compile_time_eval():
         return jnp.asarray(jnp.nan)

@@ -18,11 +18,12 @@ from flowsim.tasks.sampling import draw_prompts
 
 
 class EmpiricalLoss(AbstractPopulationLoss):
-    """The mean squared error of one layer of linear attention on M n prompts, drawn once: n for each of M tasks.
+    """The empirical risk of one layer of linear attention on drawn prompts, with an optional ridge penalty.
 
-    The model is the key-query matrix Theta, a (d+1, d) array, of `TokenHeads` with one head. The last row of the
-    value matrix is fixed, p = (0, .., 0, 1). The prediction <Theta, H> is linear in Theta, with
-    H = (1/N) sum_i y_i (x_i, y_i) x_q^T. Let y_j be the label of the query of prompt j. Then
+    The prompts are drawn once, n for each of M tasks. The model is the key-query matrix Theta, a (d+1, d) array, of
+    `TokenHeads` with one head. The last row of the value matrix is fixed, p = (0, .., 0, 1). The prediction <Theta,
+    H> is linear in Theta, with H = (1/N) sum_i y_i (x_i, y_i) x_q^T. Let y_j be the label of the query of prompt j.
+    Then
 
         L = (1/(M n)) sum_j (<Theta, H_j> - y_j)^2/2 + ridge |Theta|_F^2/2 = min L + |R (Theta - Theta*)|^2/2
 

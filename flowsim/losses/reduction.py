@@ -26,7 +26,7 @@ BLOCK = 2**16  # entries of U that are summed at once
 
 
 class Point(NamedTuple):
-    """A point of a reduced flow, or several points along leading axes.
+    """A point of a reduced flow, or several points with any leading axes.
 
     **Fields:** shaft: the diagonal of U; u; clock: s = int u^2 dt since the start.
     """
@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Values at one point of a reduced flow, or at several points along last axes.
+    """Values at one point of a reduced flow, or at several points, which are then on the last axes.
 
     **Fields:** moments: the sums F_k; excess: L - min L; grad_norm_sq: |grad L|^2.
     """
@@ -152,7 +152,7 @@ class ReducedArrowhead(AbstractReducedLayer):
         return ReducedArrowhead(arrowhead=arrowhead, off=jax.device_put(off), reduction=reduction, start=point)
 
     def point(self, model: LinearAttention) -> Point:
-        """The point of the start, for any model: the clock of another model is unknown."""
+        """The point at the start. The model must be the start, which is not checked: other clocks are not known."""
         return self.start
 
     def model(self, point: Point) -> LinearAttention:

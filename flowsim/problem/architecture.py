@@ -1,4 +1,4 @@
-"""The description of an in-context model that lets problem files use it: an architecture."""
+"""Architectures: what problem files need to know about a kind of in-context model."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -104,7 +104,7 @@ def _no_further_check(model: ModelTable, task: TaskTable, loss: LossTable, restr
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """Everything that problem files need to know about an in-context model.
+    """Everything that problem files need to know about a kind of in-context model.
 
     **Arguments:**
 
@@ -235,8 +235,8 @@ class Architecture:
     def start_with(self, table: InitTable, d: int, scale: ScalarLike, seed: Seed) -> PyTree:
         """The start of [init] with another scale and another seed, if [model] only names the architecture.
 
-        Scale and seed may be traced, so that one compiled program computes many starts. A scale or seed that [init]
-        does not have is not used.
+        Scale and seed may be traced, so that one compiled program computes many starts. If [init] has no scale or
+        no seed, that argument is ignored.
         """
         given = table.given()
         others = {name: value for name, value in {"scale": scale, "seed": seed}.items() if name in given}
@@ -340,9 +340,9 @@ def _either(kinds: Iterable[str]) -> str:
 
 
 def _check_drawn(task: TaskTable) -> None:
-    """Refuse tasks that a sampled loss cannot draw: infinite prompts, and label noise.
+    """Refuse tasks for which prompts cannot be drawn: infinite prompts, and prompts with label noise.
 
-    The labels of the queries would be drawn with the noise, too.
+    With label noise the labels of the queries would be drawn with noise, too, unlike in the exact loss.
 
     **Raises:** `ProblemError` naming the field.
     """

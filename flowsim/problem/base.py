@@ -59,9 +59,9 @@ class FlowTable(AbstractTable, frozen=True):
     **Fields:** the arguments of `gradient_flow`, and
 
     - descent: gradient descent in place of the flow.
-    - restrict: a set of weights to which the flow is restricted. "inverse-covariance" is the set A_i = a_i
-      covariance^-1 and B_i = b_i I. "eigenbasis" is the set of matrices that are diagonal in the eigenbasis of the
-      covariance. The flow preserves this set and is integrated for the eigenvalues, so the dimension may be a
+    - restrict: a set of weights to which the flow is restricted. For "inverse-covariance" the set is A_i = a_i
+      covariance^-1 and B_i = b_i I. For "eigenbasis" it is the set of matrices that are diagonal in the eigenbasis
+      of the covariance, which the flow preserves. Only their eigenvalues are integrated, so the dimension may be a
       million.
     """
 
@@ -122,7 +122,7 @@ class AbstractSpec(AbstractTable, frozen=True, metaclass=_AbstractTables):
     @property
     @abc.abstractmethod
     def identity(self) -> str:
-        """A digest of everything in the tables that the flow depends on, so without [test] and the time budget."""
+        """A digest of everything in the tables that the flow depends on: all except [test] and the time budget."""
 
     def identity_with(self, loss: AbstractPopulationLoss, start: PyTree) -> str:
         """A digest of a built problem. It includes the loss and the start if a user's function returned them."""

@@ -107,8 +107,8 @@ class _Family:
 def _independent(make: Callable[..., covariance_laws.AbstractCoordinates], *names: str) -> _Family:
     """The family of diagonal covariances with independent entries.
 
-    **Arguments:** make: lists of parameters, with a value for each coordinate -> the law of the entries; names: the
-    names of these parameters.
+    **Arguments:** make: (parameter, ..) -> the law of the entries, where each parameter is a list with one value
+    for each coordinate; names: the names of the parameters.
     """
     return _Family(lambda table: DiagonalLaw(make(*[table.coordinates(name) for name in names])), names)
 

@@ -13,7 +13,7 @@ from flowsim.tasks import SpectralRegression
 
 
 class DiagonalLayersLoss(AbstractLayersLoss):
-    """The exact loss of `DiagonalLayers`: `LoopedLoss` or `MultiLayerLoss` on matrices diagonal in one eigenbasis.
+    """The exact loss of `DiagonalLayers`, which equals `LoopedLoss` or `MultiLayerLoss` at the same matrices.
 
     Let lambda_j be the distinct eigenvalues of the covariance, m_j their multiplicities and a_ij the eigenvalues of
     A_i. The trace of a product of matrices A'_i is then the sum over j of m_j times the product of the

@@ -18,8 +18,9 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
     """The loss L = E (f(x) - f*(x))^2/2 of a two-layer network f and a teacher f*, for inputs x ~ N(0, S).
 
     Both networks are `TwoLayerNetwork`: f(x) = sum_i a_i phi(w_i . x) and f*(x) = sum_i a*_i phi(w*_i . x), without
-    biases. Let b = (a, -a*), and let v_i be the rows of W followed by those of W*. Then L = (1/2) sum_ij b_i b_j E
-    phi(v_i . x) phi(v_j . x). With c_uv = u^T S v and cos theta = c_uv / sqrt(c_uu c_vv), the kernels are
+    biases. Let b = (a, -a*), and let v_i be the rows of W followed by those of W*. Then
+    L = (1/2) sum_ij b_i b_j E phi(v_i . x) phi(v_j . x). With c_uv = u^T S v and
+    cos theta = c_uv / sqrt(c_uu c_vv), the kernels are
 
         erf:    E phi(u . x) phi(v . x) = (2/pi) arcsin(c_uv / sqrt((1 + c_uu)(1 + c_vv))),
         relu:   E phi(u . x) phi(v . x) = sqrt(c_uu c_vv) (sin theta + (pi - theta) cos theta)/(2 pi).
@@ -27,9 +28,9 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
     At w_i = 0, where relu has no derivative, the gradient is the mean of the one-sided gradients.
 
     This double sum over kernels has an error of about 1e-16 times the size of the layers. If the minimum is 0, L is
-    therefore computed from differences. A unit of f is close to a unit of the teacher if their distance is less
-    than half of the smallest distance from that unit to the teacher's other units and to zero. A close unit enters
-    L through its difference from the teacher's unit. The mean products of these differences do not cancel.
+    therefore computed from differences. A unit of f is close to a unit w* of the teacher if its distance from w* is
+    less than half of the smallest distance from w* to zero and to the teacher's other units. A close unit enters L
+    through its difference from w*. The mean products of these differences do not cancel.
 
     Let delta be the relative size of these differences, and let the angles between units of the teacher be at least
     epsilon. Then the relative error of L is about 1e-16/(delta epsilon^2), and L is accurate down to about 1e-30.
@@ -154,7 +155,7 @@ class GaussianNetworkLoss(AbstractPopulationLoss):
         return coefficients @ mixed_differences(self.teacher.activation, base, moved, base, moved) @ coefficients / 2
 
     def _apart(self, model: TwoLayerNetwork) -> tuple[Float[Array, " units"], Float[Array, "units d"]]:
-        """The layers a and W for inputs of covariance I. For relu the lengths of the rows of W are moved to a."""
+        """The layers a and W of the same network on inputs of covariance I. For relu each row of W has length 1."""
         W = model.W @ self.root
         if self.teacher.activation == "erf":
             return model.a, W

@@ -26,8 +26,8 @@ BIAS = "U"
 class ResidualEnergy(eqx.Module):
     """A polynomial in traces of products of matrices A_i, expanded in the differences F_i = c_i I - A_i.
 
-    The coefficients for given n, d and centres c_i are computed in rational arithmetic and rounded once. If the c_i
-    I are the best multiples of I, the terms hardly cancel at any n, so the value keeps its digits in floats.
+    The coefficients for given n, d and centres c_i are computed in rational arithmetic and rounded once. If the
+    c_i I are the best multiples of I, the terms hardly cancel at any n, so the value keeps its digits in floats.
 
     **Arguments:** polynomial: in the A_i; context_length: n; dimension: d; centres: c_1, .., c_k.
 

@@ -1,8 +1,8 @@
 """Exact population losses of deep linear transformers whose matrices are multiples of S^-1 and I, and their flows.
 
-S is the covariance of the prompts, and W is the sample covariance of n vectors z ~ N(0, I). The losses are means
-over the eigenvalues x = 1 + y of W. Gauss quadrature of the mean spectrum computes them exactly at any d and n. Its
-weights are positive, so even a loss of 1e-40 has all its digits.
+S is the covariance of the prompts, and W is the sample covariance of n vectors z ~ N(0, I). The losses have the
+form E tr f(W) = sum_j w_j f(x_j). This Gauss quadrature over the mean spectrum of W, with nodes x_j = 1 + y_j, is
+exact at any d and n. Its weights are positive, so even a loss of 1e-40 has all its digits.
 """
 
 import abc
@@ -42,9 +42,9 @@ def restricted_speeds(
     """The speeds of the constrained flow of Ahn et al. (2023) on the set A_i = a_i S^-1, B_i = b_i I.
 
     The paper prints dA_i/dt = -r_i S^-1 with r_i = Tr(S^{1/2} grad_{A_i} f S^{1/2}), and dB_i/dt = -s_i S^-1 with
-    s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set grad_{A_i} f = (df/da_i) S/d and grad_{B_i} f = (df/db_i)
-    I/d. So the printed flow has c_a = tr(S^2)/d, and f falls d times as fast as (26) requires. Its B_i leave the
-    set unless S = s I, and then c_b = 1/s.
+    s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set,
+    grad_{A_i} f = (df/da_i) S/d and grad_{B_i} f = (df/db_i) I/d. So the printed flow has c_a = tr(S^2)/d, and f
+    falls d times as fast as (26) requires. Its B_i leave the set unless S = s I, and then c_b = 1/s.
 
     The corrected flow has the factor 1/d of the paper's text in r_i and s_i, and dB_i/dt = -s_i I. Its speeds are
 
@@ -77,10 +77,10 @@ def restricted_speeds(
 class AbstractScalarLoss(AbstractPopulationLoss):
     """A loss E tr q(W)^2 as a function of scalars, where the polynomial q depends on the scalars.
 
-    Its flow is the flow of the matrices that the scalars represent. The default is S = I: the gradient at A_i = a_i
-    I is (dL/da_i) I/d, so dA_i/dt = -grad gives da_i/dt = -c dL/da_i with c = 1/d. The method `speeds` returns c.
-    The squared gradient norm along the flow is the one of the matrices. The solver integrates a_i/sqrt(c), so its
-    absolute tolerance is for these numbers.
+    Its flow is the flow of the matrices that the scalars represent. By default S = I. At A_i = a_i I the gradient
+    is then (dL/da_i) I/d, so dA_i/dt = -grad gives da_i/dt = -c dL/da_i with c = 1/d. The method `speeds` returns
+    c. The squared gradient norm along the flow is the norm for the matrices. The solver integrates a_i/sqrt(c), so
+    its absolute tolerance is for these numbers.
 
     **Fields:** dimension: d; context_length: n.
     """

@@ -2,8 +2,8 @@
 
 The loss E tr q_k(W)^2 of `ScalarLayersLoss` has many local minima. The search uses coordinates f_i and g_i in which
 no digits cancel, even if n is large. Let t_i = x p_i^2 be the eigenvalue that an eigenvalue x of W has become at
-layer i, and let t_i = tau_i (1 + r_i), where tau_i does not depend on x. With f_i = 1 - a_i tau_i, g_i = 1 - 3 a_i
-b_i tau_i and tau_{i+1} = 4 tau_i / (9 (1 - g_i)),
+layer i, and let t_i = tau_i (1 + r_i), where tau_i does not depend on x. With
+f_i = 1 - a_i tau_i, g_i = 1 - 3 a_i b_i tau_i and tau_{i+1} = 4 tau_i / (9 (1 - g_i)),
 
     q_{i+1} = q_i (f_i - (1 - f_i) r_i),     r_{i+1} = v_i^2 (v_i - 3)/4,     v_i = (1 - g_i) r_i - g_i.
 

@@ -163,9 +163,9 @@ class AbstractResiduals(eqx.Module):
 class LabelResiduals(AbstractResiduals):
     """The residuals of `MergedHeads` and `SeparateHeads`, which predict yhat = beta^T Gamma x_q + g^T x_q + bias.
 
-    beta is the mean of y x over the context. D, K, K_q, J and n are defined in `HeadRisk`. Let Gamma' = K^T Gamma
-    K_q, m = K^T mu, c = K_q^T (g - mu), and E = D + m m^T + (tr D + |m|^2 + sigma^2) I. Let X = D + n E be the
-    covariance of K^-1 beta. Then
+    beta is the mean of y x over the context. D, K, K_q, J and n are defined in `HeadRisk`. Let
+    Gamma' = K^T Gamma K_q, m = K^T mu, c = K_q^T (g - mu), and E = D + m m^T + (tr D + |m|^2 + sigma^2) I. Let
+    X = D + n E be the covariance of K^-1 beta. Then
 
         E (yhat - <w, x_q>)^2 = tr(J n D X^-1 E J^T) + bias^2
                                 + |X^{1/2} (Gamma' - X^-1 D J^T)|_F^2 + |c + Gamma'^T m|^2.
@@ -174,9 +174,9 @@ class LabelResiduals(AbstractResiduals):
     The second line is then |Y^{1/2} (Gamma' - T)|_F^2 + |missed|^2 with Y = X + m m^T and T = Y^-1 (D J^T - m c^T).
     The residuals are Y^{1/2} (Gamma' - T), and the remainder |missed|^2 belongs to ``floor``.
 
-    Let Z be X or Y, and T the target of Gamma' (X^-1 D J^T if the guess is trained). With the singular value
-    decomposition Z^{1/2} T = sum_i s_i l_i r_i^T, the best heads of rank R learn the first R terms. Then
-    <r - r_0, r_0> = -sum_{i > R} s_i l_i^T Z^{1/2} Gamma' r_i, a sum over the terms that they do not learn.
+    If the guess is trained, let Z = X and T = X^-1 D J^T, else Z = Y. With the singular value decomposition
+    Z^{1/2} T = sum_i s_i l_i r_i^T, the best heads of rank R learn the first R terms. So <r - r_0, r_0> is
+    -sum_{i > R} s_i l_i^T Z^{1/2} Gamma' r_i, a sum over the terms that they do not learn.
 
     **Fields:**
 

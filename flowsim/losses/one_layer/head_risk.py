@@ -170,7 +170,7 @@ class HeadRisk(eqx.Module):
         return squares + vectors + self.label_weight * one.pi * other.pi
 
     def best(self, w: Float[Array, " d"]) -> Forms:
-        """The d + 1 forms of least risk of heads with the guess w. Such heads ignore the query's token."""
+        """The d + 1 forms of least risk for any number of heads with the guess w. They ignore the query's token."""
         d, n, b = self.task.dimension, self.inverse_length, self.spread
         missed = -jnp.append(self._missed(w), 1.0) / self._room
         p = jnp.zeros((d + 1, d)).at[:d].set(self.drive * _ratio(b, b + n * (b + self.label_energy))[None, :] / 2)
@@ -229,7 +229,10 @@ class HeadRisk(eqx.Module):
         return Forms(shifted, form[..., :-1, -1], pi, cubic)
 
     def _of_query_token(self, w: Float[Array, " d"], forms: Forms) -> Scalar | float:
-        """The terms of the risk with the query's token, 2 E (yhat - <w, x_q>) T/N + E T^2/N^2, yhat without T/N."""
+        """The terms of the risk that come from the query's token: 2 E (yhat - <w, x_q>) T/N + E T^2/N^2.
+
+        Here yhat is the prediction without T/N.
+        """
         if forms.cubic is None:
             return 0.0
         trace = jnp.trace(forms.cubic, axis1=1, axis2=2)

@@ -46,7 +46,7 @@ def _loss(model: ModelTable, task: LinearRegression | RandomCovarianceRegression
 
 
 def _one_layer(heads: AbstractLabelHeads) -> LinearAttention:
-    """The `LinearAttention` layer that makes the same predictions as heads without a guess."""
+    """The `LinearAttention` layer that makes the same predictions as heads whose guess is zero."""
     return LinearAttention(heads.readout, 1.0)
 
 

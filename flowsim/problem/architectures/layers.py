@@ -96,7 +96,7 @@ def _layers(matrices: jax.Array, model: ModelTable) -> PyTree:
 
 
 def _count(model: ModelTable) -> int:
-    """The number of matrices of a model: the A_i, and a B_i for each layer except the last if it has them."""
+    """The number of matrices of a model: k matrices A_i and, with a residual stream, k - 1 matrices B_i."""
     return 2 * model.depth - 1 if model.residual_stream else model.depth
 
 
