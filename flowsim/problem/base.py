@@ -33,8 +33,7 @@ Observable = Callable[[PyTree], Scalar]
 class StopTable(AbstractTable, frozen=True):
     """flow.stop: the thresholds at which the flow ends.
 
-    **Fields:** excess: relative to the excess of the start; grad_norm: relative to the largest gradient norm so
-    far.
+    **Fields:** excess: relative to the start's excess; grad_norm: relative to the largest gradient norm so far.
     """
 
     excess: Threshold = 1e-12
@@ -59,9 +58,9 @@ class FlowTable(AbstractTable, frozen=True):
     **Fields:** the arguments of `gradient_flow`, and
 
     - descent: gradient descent in place of the flow.
-    - restrict: a set of weights to which the flow is restricted. For "inverse-covariance" the set is A_i = a_i
-      covariance^-1 and B_i = b_i I. For "eigenbasis" it is the set of matrices that are diagonal in the eigenbasis
-      of the covariance, which the flow preserves. Only their eigenvalues are integrated, so the dimension may be a
+    - restrict: a set of weights to which the flow is restricted. For "inverse-covariance" it is the set A_i = a_i
+      covariance^-1, B_i = b_i I. For "eigenbasis" it is the set of matrices that are diagonal in the eigenbasis of
+      the covariance, which the flow preserves. Only their eigenvalues are integrated, so the dimension may be a
       million.
     """
 
@@ -78,8 +77,7 @@ class FlowTable(AbstractTable, frozen=True):
     def resolved(self) -> "FlowTable":
         """The table, checked, with a default ``stop`` if t1 is not given.
 
-        **Raises:** `ProblemError` naming the field: for example for times beyond t1, or if stop and t1 are both
-        given.
+        **Raises:** `ProblemError` naming the field, for example if times exceed t1, or if stop and t1 are given.
         """
         with fields_of("flow"):
             times = checks.increasing_times("times", self.times)

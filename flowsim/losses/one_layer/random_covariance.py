@@ -16,7 +16,7 @@ from flowsim.tasks.covariance_laws import AbstractCovarianceLaw, DiagonalLaw
 class RandomCovarianceLoss(AbstractLinearAttentionLoss):
     """The loss of `LinearAttention` if every prompt has its own covariance Lambda_tau, drawn from a law.
 
-    It is the mean over Lambda_tau of `LinearAttentionLoss`, which is a polynomial in Lambda_tau.
+    It is the mean over Lambda_tau of `LinearAttentionLoss`, which is a polynomial of degree 3 in Lambda_tau.
 
     **Arguments:** task: a `RandomCovarianceRegression`.
 
