@@ -1,7 +1,7 @@
-"""The integration of a flow in chunks, by one solver or by alternating an explicit and an implicit one.
+"""The integration of a flow in chunks, by one solver or by an explicit and an implicit solver in turn.
 
-Each chunk has its steps, the requested times between them, and the recorded series. Of two solvers the one that
-advances further in time for each evaluation of the field is used.
+A chunk holds the recorded states at the ends of its steps and at requested times between them. A flow with both
+solvers uses the one that advances further in time for each evaluation of the field.
 """
 
 import dataclasses
@@ -57,13 +57,13 @@ class Course:
 
     - system: the flow in its coordinates.
     - start: the state at time 0.
-    - solver: the name of the solver.
-    - asked: the tolerances.
-    - requested: the requested times, the last of which ends the run.
+    - solver: the name of the solver, as in `Method`.
+    - asked: the tolerances and limits of its steps.
+    - requested: the requested times from the start of the flow, increasing; the last one ends the run.
     - first_step: the length of the first step.
-    - points_per_decade: recorded steps in a decade of time, 0 to record requested times only.
+    - points_per_decade: the least number of recorded steps in a decade of time, 0 to record requested times only.
     - steps: the largest number of steps in a chunk.
-    - keeps_steps: whether all steps with enough change are recorded.
+    - keeps_steps: whether steps at which the weights have moved enough are recorded too.
     """
 
     system: AbstractSystem
@@ -78,9 +78,12 @@ class Course:
 
     @np.errstate(invalid="ignore", over="ignore")  # a flow may become infinite
     def advance(self, before: Chunk, ending: Ending) -> Chunk:
-        """The next chunk of the flow. States that were reached before a failure are kept.
+        """Integrate the next chunk of the flow. If the solver fails, the chunk keeps the states reached before.
 
-        If steps become too short relative to the time, time is counted from a new origin.
+        If steps become too short relative to the time because the flow is fast, the chunk ends, and the next one
+        counts time from there.
+
+        **Arguments:** before: the last chunk; ending: the conditions under which the chunk may end early.
         """
         if before.anew:
             origin, t0, wanted = float(before.t[-1]), 0.0, 0.0
@@ -143,14 +146,14 @@ class Course:
         return dataclasses.replace(chunk, failure=Status.NEWTON if finite_field else Status.NONFINITE)
 
     def directions(self, before: Chunk) -> int:
-        """The number of eigenvectors of the Hessian that an implicit method keeps after a chunk."""
+        """The number of eigenvectors of the Hessian that an implicit method would keep in the next chunk."""
         return before.directions or more_directions(self._weights, 0)
 
     def is_promising(self, before: Chunk, pace: float) -> bool:
-        """Whether an implicit method is likely to be cheaper than the explicit one after a chunk.
+        """Whether an implicit method, at its longest steps, would need less than a quarter of the evaluations of
+        the field that the explicit one needs while time grows by a factor e.
 
-        It is if, with its longest steps, time grows by a factor e for at most a quarter of the work of a method that
-        evaluates the field once in each time ``pace``.
+        **Arguments:** before: the last chunk; pace: the time that the explicit method advances for each evaluation.
         """
         fields = before.reached / pace / _WORTH * math.log(10) / STEPS_PER_DECADE  # that a step may take
         directions = self.directions(before)
@@ -168,19 +171,19 @@ class Course:
 
     @functools.cached_property
     def _operations(self) -> float:
-        """The approximate number of operations of a field, at least as many as the shortest call costs."""
+        """The approximate number of operations of one evaluation of the field, including the overhead of a call."""
         counts = _field.lower(self.system, self.start).lowered.cost_analysis() or {}
         return float(counts.get("flops", 0.0)) + _FEW + _FEW_OF_A_WEIGHT * self._weights
 
     def _faster(self, y: PyTree, since: float, plan: "_Plan") -> float:
-        """The time in which the gradient changes, if steps became too short relative to the time because the flow is
-        fast. Zero if the gradient changes slowly: then the flow is at a kink, where no step is short enough.
+        """The time |g|/|H g| in which the gradient changes at ``y``, if the flow is so fast that steps became too
+        short. Zero if the gradient changes slowly: then the flow is at a kink, where no step is short enough.
         """
         timescale = float(_pace(self.system, jax.device_put(y[0]))[1])
         return timescale if timescale < ANEW * max(since, float(plan.asked.timescale)) else 0.0
 
     def _plan(self, before: Chunk) -> "_Plan":
-        """The method and tolerances for the next chunk."""
+        """The method for the chunk after ``before``, and its settings."""
         asked = self.asked._replace(timescale=jnp.array(before.timescale)) if before.timescale else self.asked
         if self.solver != "implicit":
             return _Plan(Method(self.solver), asked)
@@ -193,8 +196,10 @@ class Course:
         return _Plan(Method(self.solver, directions), asked._replace(renewal=jnp.array(renewal)))
 
     def _between(self, origin: float, steps: "_Points", plan: "_Plan") -> tuple["_Points", bool]:
-        """The flow at the requested times within its steps, and whether all were found. A requested time that equals
-        the end of a step to rounding replaces it.
+        """The flow at the requested times inside its steps, and whether all could be computed.
+
+        If a requested time equals the end of a step up to rounding, that end in ``steps`` gets the requested time
+        and becomes an output instead.
         """
         t, asked = steps.since, self.requested - origin
         # Steps may be shorter than the rounding of the time.
@@ -225,7 +230,7 @@ class Course:
         return _Points(asked, times, y, np.full(asked.size, int(Role.WANTED))), found
 
     def _in_several_steps(self, there: PyTree, row: int, begin: PyTree, times: np.ndarray, plan: "_Plan") -> bool:
-        """Integrate from the start of a step to a requested time that one step did not reach; whether it succeeded."""
+        """Integrate over ``times``, which one step failed to cover, into a row of ``there``; whether this succeeded."""
         t0, t = (float(time) for time in times)
         y = jax.device_put(begin)
         done = integrate(self.system, y, (t0, t, (t - t0) / 2), plan.asked, NEVER, plan.method, self.steps)
@@ -237,7 +242,7 @@ class Course:
         return True
 
     def _records(self, states: PyTree) -> Record:
-        """The records of states, padded to one of few shapes."""
+        """The records of states with time on the first axis, padded to one of a few shapes to compile few programs."""
         count = jax.tree.leaves(states)[0].shape[0]
         rows = max(count, min(self.steps, _PADDING // self._weights))
         spare = 2 ** (rows - 1).bit_length() - count
@@ -245,11 +250,12 @@ class Course:
         return _rows(_record_some(self.system, jax.tree.map(pad, states), np.asarray(count)), slice(count))
 
     def _roles(self, begin: float, t: np.ndarray, y: PyTree, y0: PyTree, wanted: float) -> np.ndarray:
-        """The role of the end of each step.
+        """The `Role` of the end of each step, or -1 if it is not recorded. The last end starts the next chunk.
 
-        All steps of an implicit method are recorded if steps are kept. Of others those are recorded that are a fraction
-        of a decade apart, those next to which |grad|^2 has an extremum, and for an explicit method, whose steps are
-        limited by stability, those with enough movement. The last one starts the next chunk.
+        If ``keeps_steps`` holds and the solver is not explicit, all ends are outputs. Otherwise outputs are the
+        ends that lie 1/points_per_decade of a decade after the last output, the ends of steps with an extremum of
+        |grad|^2, and, if ``keeps_steps`` holds, the ends at which the weights have moved enough since the last
+        output.
         """
         chosen = np.full(t.size, _NOT_RECORDED)
         chosen[-1:] = Role.TO_GO_ON
@@ -271,8 +277,8 @@ class Course:
 
 
 def _turns(dissipated: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """Whether the mean of |grad|^2 over a step is larger or smaller than over both neighbours, by more than
-    rounding.
+    """For each step, whether the mean of |grad|^2 over it is larger than over both neighbouring steps, or smaller
+    than over both. Steps whose dissipated energy is near rounding do not count.
     """
     gained = np.diff(dissipated)
     change = np.diff(gained / np.diff(t))
@@ -282,18 +288,21 @@ def _turns(dissipated: np.ndarray, t: np.ndarray) -> np.ndarray:
 
 
 def steps_in_turns(weights: int) -> dict[str, int]:
-    """The number of steps in a chunk of each solver. Implicit chunks are short, since each step may need a Hessian."""
+    """The number of steps in a chunk of each solver, for a flow that alternates between solvers. Implicit chunks
+    are short, since each of their steps may need a Hessian.
+    """
     return {"explicit": min(48 + weights // 2, max(_ENTRIES // weights, 16)), "implicit": 16}
 
 
 def next_chunk(courses: list[Course], chunks: list[Chunk], ending: Ending) -> Chunk:
-    """The next chunk of a flow, by the only solver or by the one whose turn it is.
+    """Integrate the next chunk of a flow, by its only solver or by the one whose turn it is. If the implicit solver
+    fails, the explicit one makes the chunk.
 
     **Arguments:**
 
-    - courses: one, or an explicit and an implicit one.
-    - chunks: those so far.
-    - ending: where the chunk may end early.
+    - courses: the settings of the only solver, or of the explicit and the implicit one.
+    - chunks: all chunks so far.
+    - ending: the conditions under which the chunk may end early.
     """
     turn = _next_turn(chunks, courses[1]) if len(courses) > 1 else 0
     chunk = courses[turn % 2].advance(chunks[-1], ending)
@@ -304,19 +313,20 @@ def next_chunk(courses: list[Course], chunks: list[Chunk], ending: Ending) -> Ch
 
 
 def changes(chunks: list[Chunk]) -> tuple[float, ...]:
-    """The times at which the solver changed. A time occurs twice if the other solver failed at once."""
+    """The times at which the solver changed. A time occurs twice if the new solver failed there at once."""
     pairs = itertools.pairwise(chunks)
     return tuple(float(before.t[-1]) for before, after in pairs for _ in range(after.turn - before.turn))
 
 
 def _next_turn(chunks: list[Chunk], implicit: Course) -> int:
-    """The turn of the next chunk: even for the explicit solver, odd for the implicit one.
+    """The number of changes of the solver before the next chunk: even if it is explicit, odd if it is implicit.
 
-    A flow begins explicitly. It turns implicit when the explicit solver needs four times the work of an implicit one at
-    its best for time to grow by e. It stays implicit while each chunk advances as far in time, for each evaluation of
-    the field, as the last explicit one did, or while more eigenvectors may achieve that. If not, as for models with
-    kinks, it is explicit for as many evaluations as everything before took, so that failed attempts at most double the
-    cost. Only finished chunks decide, so that a run resumed from a checkpoint decides in the same way.
+    A flow begins with the explicit solver. It changes to the implicit one if `Course.is_promising` holds. It stays
+    there while each chunk advances at least as far in time, for each evaluation of the field, as the last explicit
+    chunk did, or while more eigenvectors of the Hessian may achieve that. Otherwise, as for models with kinks, it
+    returns to the explicit solver, at least until this has used as many evaluations as all chunks before. So failed
+    attempts at most double the cost. The decision depends on finished chunks only. So a run that is resumed from a
+    checkpoint decides in the same way.
     """
     turn = chunks[-1].turn
     length = sum(chunk.turn == turn for chunk in chunks[1:])
@@ -337,7 +347,7 @@ def _next_turn(chunks: list[Chunk], implicit: Course) -> int:
 
 
 class _Plan(NamedTuple):
-    """A method and its tolerances."""
+    """The method for a chunk, and its settings."""
 
     method: Method
     asked: Asked
@@ -376,7 +386,7 @@ def _field_is_finite_near(system: AbstractSystem, state: PyTree) -> bool:
 
 @eqx.filter_jit
 def _record_some(system, states, count):
-    """The records of the first ``count`` states. The others are not computed."""
+    """The records of the first ``count`` states, followed by zeros for the other states."""
     at = lambda row: jax.tree.map(lambda leaf: leaf[row], states)
     rows = jax.tree.leaves(states)[0].shape[0]
     blank = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape)), jax.eval_shape(system.record, at(0)))

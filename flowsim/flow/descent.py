@@ -1,4 +1,4 @@
-"""Gradient descent, x_{k+1} = x_k - eta_k grad L(x_k): its iterates in float64, and the true ones in balls."""
+"""Gradient descent, x_{k+1} = x_k - eta_k grad L(x_k): iterates in float64, and balls that enclose the exact ones."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -52,21 +52,22 @@ def gradient_descent(
     direction: str = "gradient",
     at: Numbers | None = None,
 ) -> Trajectory:
-    """Gradient descent, x_{k+1} = x_k - eta_k d_k + beta (x_k - x_{k-1}) with x_{-1} = x_0.
+    """Run gradient descent, x_{k+1} = x_k - eta_k d_k + beta (x_k - x_{k-1}) with x_{-1} = x_0.
 
     **Arguments:**
 
     - loss, model: as for `gradient_flow`; x_0 is the model.
     - step_size: eta_k > 0, one number, (steps,) numbers, or a function of k.
-    - steps: how many, at least 1.
+    - steps: the number of steps, at least 1.
     - momentum: beta, at least 0 and below 1 (heavy ball).
-    - direction: d_k, "gradient" for the gradient g, "sign" for the sign of each entry, or "normalized" for g/|g|.
-    - at: increasing numbers of steps after which the model is recorded, default all. Claims need all of them.
+    - direction: d_k, "gradient" for the gradient g, "sign" for the sign of each entry of g, or "normalized" for
+      g/|g|.
+    - at: the numbers k of the iterates to record, by default all. The start is always recorded. Claims need all.
 
-    **Returns:** a `Trajectory` with t = k, the step sizes in ``step_size`` (the last row has that of the next step, or
-    repeats the last one if there is no next), and in ``dissipated`` the sum of <g, x_k - x_{k+1}>, so that
-    ``energy_defect`` measures the effect of finite steps. Its status is nonfinite if it diverges. The same call gives
-    the same bits.
+    **Returns:** a `Trajectory` with t = k. Its ``step_size`` holds eta_k in row k; if the step after the last row
+    has no given size, this row repeats the last one. Its ``dissipated`` is the sum of <g, x_k - x_{k+1}>, so that
+    ``energy_defect`` measures the effect of finite steps. If the descent diverges, the rows from the first infinite
+    or NaN value on are left out, and the status is nonfinite. The same call gives bitwise equal results.
 
     **Raises:** `ValueError` on bad arguments.
 
@@ -96,7 +97,12 @@ def gradient_descent(
 
 
 def step_sizes(step_size: StepSize, steps: int) -> Float[np.ndarray, " all"]:
-    """eta_k for k = 0, .., steps; see `gradient_descent`."""
+    """The step sizes eta_k for k = 0, .., steps, where the last of ``steps`` given numbers is repeated.
+
+    **Arguments:** as for `gradient_descent`.
+
+    **Raises:** `ValueError` if they are not positive and finite, or have another shape.
+    """
     if callable(step_size):
         sizes = np.append([], [_numbers(f"step_size at k = {k}", step_size(k), ()) for k in range(steps + 1)])
     else:
@@ -111,7 +117,9 @@ def step_sizes(step_size: StepSize, steps: int) -> Float[np.ndarray, " all"]:
 
 
 def _numbers(name: str, given: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """Numbers as an array, also those of an iterator; of one shape, if there is one to be."""
+    """The argument ``name`` as an array of floats; ``given`` may be an iterator. Refuse other shapes than
+    ``shape``, unless that is None.
+    """
     expected = "one number or a list of numbers" if shape is None else "one number"
     try:
         listed = isinstance(given, Iterable) and not hasattr(given, "__array__")
@@ -141,15 +149,16 @@ def descended(
     counts: np.ndarray,
     shaken: float = 0.0,
 ) -> Trajectory:
-    """The descent with these step sizes.
+    """Run gradient descent with step sizes that are known in advance.
 
     **Arguments:**
 
     - loss, model: as for `gradient_descent`.
-    - sizes: eta_k.
+    - sizes: the step sizes eta_k for k = 0, .., steps, as from `step_sizes`.
     - settings: the momentum and the direction.
-    - counts: the numbers of the iterates to record, from 0 on.
-    - shaken: a relative error of the weights after every step, with alternating signs.
+    - counts: the numbers of the iterates to record, increasing from 0.
+    - shaken: the relative size of a perturbation that is added to the weights after every step, with signs that
+      alternate between neighbouring entries of an array.
     """
     system = loss_system(prepared(loss, model), model)
     numbers = (jnp.asarray(sizes), jnp.asarray(settings.momentum), jnp.asarray(shaken))
@@ -171,7 +180,11 @@ def descended(
 
 
 class Iteration(AbstractDescent):
-    """The steps of a descent. ``step_size`` is NaN if it is not constant."""
+    """The velocity -grad L of a model, together with the settings of a gradient descent.
+
+    **Fields:** flow: maps a model to -grad L; step_size: eta, NaN if it is not constant; momentum, direction: as
+    for `gradient_descent`.
+    """
 
     flow: Descent
     step_size: Scalar
@@ -182,9 +195,11 @@ class Iteration(AbstractDescent):
         return self.flow(model)
 
     def way_to_go(self, model: PyTree, start: PyTree, apart: float = 0.0) -> float:
-        """A proved bound on the distance that all further steps from a model stay within, infinite if none is found.
+        """A proved bound on the distance between a model and every later iterate; infinite if none is found, as for
+        momentum, other directions than the gradient, or steps that are not constant.
 
-        **Arguments:** model; start: x_0; apart: for a descent from any point within this distance of the model.
+        **Arguments:** model: the current iterate; start: x_0; apart: the bound also holds for a descent that begins
+        at any point within this distance of the model, and is then relative to that point.
         """
         system = self.flow.system
         landscape = system.landscape()
@@ -197,7 +212,9 @@ class Iteration(AbstractDescent):
 
 
 def _step(system: LossSystem | ScaledSystem, direction: str, carry: tuple, eta: Scalar, momentum: Scalar) -> tuple:
-    """One step from the weights, the step before and the energy dissipated so far."""
+    """Make one step. ``carry`` and the result hold the weights, the last step x_k - x_{k-1}, and the energy
+    dissipated so far.
+    """
     state, moved, dissipated = carry
     slope = system.field(state)
     step = jax.tree.map(lambda before, d: momentum * before + eta * d, moved, _DIRECTIONS[direction](slope))
@@ -225,16 +242,18 @@ def _descend(system, state, sizes, momentum, shaken, direction, counts):
 
 
 def true_iterates(system: LossSystem, run: Trajectory, most_operations: float) -> tuple[PyTree, Balls] | None:
-    """The iterates of a descent in exact arithmetic, in balls, and the energy dissipated until each; None if they
-    cannot be enclosed.
+    """Enclose the iterates of a gradient descent in exact arithmetic by balls.
 
-    The balls grow with every step, whether or not the descent contracts, and have as many digits as that takes.
+    The balls grow with every step, even if the descent contracts. So the precision is raised until they are narrow.
 
     **Arguments:**
 
     - system: the loss.
-    - run: the descent, with all of its iterates; its numbers are taken as exact.
+    - run: the descent in float64, with all of its iterates. Its start and step sizes are taken as exact.
     - most_operations: the limit on the number of operations at one precision.
+
+    **Returns:** the iterates, with k on the first axis of every array, and (T,) the energy dissipated until each;
+    None if they cannot be enclosed.
     """
     state = jax.tree.map(np.asarray, system.encode(run.start))
     sizes, settings = np.asarray(run.step_size), run.settings
@@ -255,7 +274,7 @@ def true_iterates(system: LossSystem, run: Trajectory, most_operations: float) -
 def _iterates(
     traced: Traced, begin: tuple, sizes: np.ndarray, momentum: float, bits: int
 ) -> tuple[PyTree, Balls] | None:
-    """The iterates at one precision; None if the balls lose their digits."""
+    """The iterates and dissipated energies, computed with this many bits; None if the balls become too wide."""
     carry = jax.tree.map(balls, begin)
     kept = [(carry[0], carry[2])]
     for eta in sizes[:-1]:

@@ -1,4 +1,4 @@
-"""Gradient flow: integrate d(model)/dt = -grad L(model), and say how accurately."""
+"""Integration of the gradient flow d(model)/dt = -grad L(model), with certificates of its accuracy."""
 
 import dataclasses
 import functools
@@ -73,31 +73,35 @@ def gradient_flow(
 ) -> Trajectory:
     """Integrate the gradient flow of a population loss from a model.
 
-    d theta/dt = -grad L(theta), together with the dissipated energy int |grad L|^2.
+    The flow is d theta/dt = -grad L(theta). The dissipated energy int |grad L|^2 is integrated with it.
 
     **Arguments:**
 
     - loss: the population loss.
     - model: the start, an Equinox module whose float64 arrays flow.
-    - times: further output times, positive and increasing. They change neither the steps nor the end of the flow.
+    - times: output times in addition to the steps, positive and increasing. They change neither the steps nor the
+      end of the flow.
     - t1: the time of the end. By default the flow ends at a stop, but not before the last of ``times``.
-    - rtol: the error of a step relative to the size of each weight. For a weight that falls below the largest start of
-      its array the error is relative to that start, except while the weight leaves a saddle. The rounding error of the
-      field is added.
+    - rtol: the relative error of a step, for each weight. It is relative to the current size of the weight or, if
+      larger, to its scale at the start: the largest value in its array, or its own value if that is far smaller. In
+      directions in which the flow leaves a saddle only the current size counts. The rounding error of the field is
+      allowed in addition.
     - atol: an absolute error of a step that is allowed in addition, in the units of the weights, default 0.
-    - solver: "implicit" (Radau IIA of order 9), "explicit" (Tsit5, stabilized for long steps) or "auto". Auto is a
-      structured Newton method if the loss has an arrowhead, "implicit" for an exact loss with at most 256 weights, and
-      otherwise alternates between the two: the one is used that advances further for each evaluation of the field.
-    - stop: relative thresholds for the end. A `MonteCarloLoss` ends by its gradient only and, unless the solver is
-      "implicit", at no less than 10 rtol.
-    - points_per_decade: the least number of steps in a decade of time, all of which are output times. Default 12, or
-      fewer if the weights would take more than 256 MiB; 0 for output at ``times`` only.
-    - steps_per_decade: the least number of steps, default points_per_decade.
-    - budget_seconds: a limit on the wall-clock time, checked after every chunk.
+    - solver: "implicit" (Radau IIA of order 9), "explicit" (Tsit5, or a stabilized method for long steps) or
+      "auto". "auto" chooses a structured Newton method if the Hessian is an arrowhead, and "implicit" for an exact
+      loss with at most 256 weights. Otherwise it alternates between "explicit" and "implicit", and uses the one
+      that advances further in time for each evaluation of the field.
+    - stop: relative thresholds that end the flow. For a `MonteCarloLoss` only the one for the gradient norm is
+      used. It is raised to 10 rtol if necessary, unless the solver is "implicit".
+    - points_per_decade: the least number of steps in a decade of time that are recorded as output times. Default
+      12, or fewer if the weights would take more than 256 MiB. With 0 only ``times`` and t1 are recorded, and
+      without t1 the flow ends at the last of ``times``.
+    - steps_per_decade: the least number of steps in a decade of time, default points_per_decade.
+    - budget_seconds: a limit on the wall-clock time, checked after every chunk of steps.
     - checkpoint: a folder for finished chunks. The same call resumes from it, with bitwise equal results.
     - progress: whether to show a progress bar.
 
-    **Returns:** a `Trajectory`. Its ``status`` says if the solve failed.
+    **Returns:** a `Trajectory`. Its ``status`` says how the flow ended, and whether the solver failed.
 
     **Raises:** `ValueError` on bad arguments.
     """
@@ -213,7 +217,7 @@ def _check_arguments(
     steps_per_decade: int | None,
     budget_seconds: float | None,
 ) -> np.ndarray:
-    """Refuse invalid arguments of `gradient_flow`, which documents them; return the requested times as an array."""
+    """Refuse invalid arguments of `gradient_flow`. Return the requested times as an array."""
     check_model(model)
     requested = checks.increasing_times("times", times)
     if t1 is not None:
@@ -235,21 +239,26 @@ def _check_arguments(
 
 
 def _typed(leaf: PyTree) -> PyTree:
-    """An array that JAX made of a Python number, with a type as definite as that of every later state of a flow, for
-    which programs would be compiled again.
+    """A weakly typed array, which JAX makes of a Python number, with a definite type; anything else unchanged.
+
+    Later states of a flow have definite types, so that programs would be compiled twice.
     """
     return jax.device_put(np.asarray(leaf)) if checks.is_concrete(leaf) and getattr(leaf, "weak_type", False) else leaf
 
 
 def _identity(system: AbstractSystem) -> AbstractSystem:
-    """What a flow is of, without what changes its arithmetic by rounding alone: devices, and blocks of samples."""
+    """The system that identifies a flow in checkpoints. Without devices and blocks of samples, which change results
+    by rounding only.
+    """
     if isinstance(system, LossSystem) and isinstance(system.loss, MonteCarloLoss):
         return LossSystem(system.loss.undrawn(), system.fixed)
     return system
 
 
 def start_alone(loss: AbstractPopulationLoss, model: PyTree) -> Trajectory:
-    """The trajectory of a flow at t = 0 alone, for statements that need no more of it; nothing is integrated."""
+    """The trajectory of a flow with the single output time t = 0, for statements about the start. Nothing is
+    integrated.
+    """
     system, method = system_of(prepared(loss, model), model, "auto")
     record, *_ = _prepare(system, model)
     return trajectory(system, _at_rest(record, np.zeros(1)), Status.TIME, Settings(method, 0.0, 0.0))
@@ -258,18 +267,22 @@ def start_alone(loss: AbstractPopulationLoss, model: PyTree) -> Trajectory:
 def reduced_flow(
     loss: AbstractPopulationLoss, model: PyTree, times: ArrayLike | Iterable[float], rtol: float = 1e-12
 ) -> Trajectory:
-    """The flow of a loss with an arrowhead by its exact reduction to d + 2 equations, to check `gradient_flow`.
+    """Integrate the flow of a loss with an arrowhead by its exact reduction to d + 2 equations, to check
+    `gradient_flow`.
 
-    Off the diagonal U_ij(t) = U_ij(0) exp(-a_ij s(t)) with s = int u^2. The diagonal, u and s remain; they are
-    integrated explicitly (Dopri8), so that both the equations and the solver differ from those of `gradient_flow`.
+    The weights off the diagonal of U are U_ij(t) = U_ij(0) exp(-a_ij s(t)) with s = int u^2. So only the diagonal,
+    u and s are integrated. The solver is explicit (Dopri8), so that both the equations and the solver differ from
+    those of `gradient_flow`.
 
     **Arguments:**
 
     - loss, model: as for `gradient_flow`.
-    - times: the output times.
+    - times: the output times after 0, positive and increasing.
     - rtol: the relative error of a step.
 
-    **Raises:** `ValueError` if the flow has no arrowhead, or on bad times.
+    **Returns:** a `Trajectory` at 0 and ``times``.
+
+    **Raises:** `ValueError` if the flow has no arrowhead, or on bad times; `RuntimeError` if the integration fails.
     """
     arrowhead = loss.arrowhead(model)
     if arrowhead is None:
@@ -287,7 +300,7 @@ def reduced_flow(
 
 @eqx.filter_jit
 def _prepare(system: AbstractSystem, model: PyTree) -> tuple[Record, PyTree, Scalar, Scalar]:
-    """The record of a start, the sizes of its weights, |grad L|, and the time in which the gradient changes."""
+    """The record of a start, the sizes of its weights for relative errors, |grad L|, and the timescale of `pace`."""
     state = system.encode(model)
     speed, timescale = pace(system, state)
     return system.record(state), own_sizes(state, speed * timescale), speed, timescale
@@ -297,7 +310,9 @@ _is_rounding = eqx.filter_jit(is_rounding)
 
 
 def _rests(system: AbstractSystem, state: PyTree, largest: float) -> bool:
-    """Whether the gradient is rounding, or below rounding of the largest gradient so far."""
+    """Whether the gradient consists of rounding, or is below the rounding of ``largest``, the largest |grad L| so
+    far.
+    """
     if bool(_is_rounding(system, state)):
         return True
     is_known = not isinstance(system, ReducedSystem) and _weights(state) <= DENSE_LIMIT
@@ -305,7 +320,11 @@ def _rests(system: AbstractSystem, state: PyTree, largest: float) -> bool:
 
 
 def _leaves(system: AbstractSystem, sampled: bool, start: PyTree, state: PyTree, still: bool) -> bool:
-    """Whether a flow with a small gradient leaves where it is, as far as its curvature is worth its cost."""
+    """Whether a flow with a small gradient leaves a state, as at a saddle. False for sampled losses and reduced
+    flows, which are not tested.
+
+    **Arguments:** start: the state at t = 0; still: whether the gradient consists of rounding.
+    """
     if sampled or isinstance(system, ReducedSystem):
         return False
     if _weights(state) > DENSE_LIMIT:

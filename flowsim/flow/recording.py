@@ -1,4 +1,4 @@
-"""The record of a run: which models can be recorded, the finished part of a run in memory, and its chunks on disk."""
+"""The record of a run: its chunks in memory and on disk, and the trajectory that is made of them."""
 
 import dataclasses
 import enum
@@ -37,7 +37,9 @@ from flowsim.flow.trajectory import (
 
 
 def check_model(model: PyTree) -> None:
-    """Refuse a model without float64 weights, or with weights that are not finite."""
+    """Refuse a model without weights, or with weights that are not float64, not finite, or named like a field of
+    `Trajectory`.
+    """
     checks.require_float64()
     flowing = weights(eqx.filter(model, eqx.is_inexact_array))
     if not sum(leaf.size for leaf in flowing.values()):
@@ -53,8 +55,10 @@ def check_model(model: PyTree) -> None:
 
 
 class Role(enum.IntEnum):
-    """The purpose of a recorded state: to continue from it, as an output at a requested time, or as an output at the
-    end of a step. Stopping rules are tested at the ends of steps only.
+    """The purpose of a recorded state. Stopping rules are tested at `REGULAR` states only.
+
+    TO_GO_ON: only the next chunk starts there. WANTED: an output at a requested time. REGULAR: an
+    output at the end of a step.
     """
 
     TO_GO_ON = 0
@@ -64,25 +68,25 @@ class Role(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """A finished stretch of a run. The next chunk begins at its last state.
+    """A finished stretch of a run, with T recorded states. The next chunk begins at the last state.
 
     **Fields:**
 
-    - t: the times.
-    - record: the records at these times.
-    - dissipated: the energy dissipated since t = 0.
-    - roles: the `Role` of each state.
-    - largest: the largest |grad|^2 since the start of the chunk.
-    - steps: the numbers of accepted and rejected steps.
-    - next_step: the length of the next step, 0 if unknown.
-    - failure: the reason why the integration failed in it, or None.
-    - since, origins: the times since an origin, and the origins.
-    - fields: the number of evaluations of the field.
-    - turn: how often the solver has changed so far.
-    - directions: the number of eigenvectors of the Hessian for the next chunk, 0 if unknown.
-    - wanted: the time since the origin of the last state that is an output.
-    - timescale: the time in which the gradient changes at the origin for the next chunk, 0 if that is the start.
-    - anew: whether time is counted from the end of this chunk in the next one.
+    - t: (T,) the times from the start of the run.
+    - record: the `Record` of the states, with time on the first axis.
+    - dissipated: (T,) the energy dissipated since t = 0.
+    - roles: (T,) the `Role` of each state.
+    - largest: (T,) the largest |grad L|^2 from the start of the chunk to each time.
+    - steps: (2,) the numbers of accepted and rejected steps in the chunk.
+    - next_step: the length of the first step of the next chunk, 0 if unknown.
+    - failure: the status that says how the integration failed in the chunk, or None.
+    - since, origins: (T,) each time, counted from an origin, and this origin.
+    - fields: the number of evaluations of the field in the chunk.
+    - turn: how often the solver has changed since the start of the run.
+    - directions: the number of eigenvectors of the Hessian to keep in the next chunk, 0 if unknown.
+    - wanted: the time of the last output, counted from the origin.
+    - timescale: the time in which the gradient changes at the origin of the next chunk, 0 if this is the start.
+    - anew: whether the end of this chunk is the origin of the next one.
     """
 
     t: np.ndarray
@@ -104,20 +108,23 @@ class Chunk:
 
     @property
     def reached(self) -> float:
-        """The time from the origin to the end."""
+        """The time at the end of the chunk, counted from its origin."""
         return float(self.since[-1])
 
 
 def chunk_of(t: np.ndarray, record: Record, dissipated: np.ndarray, steps: np.ndarray) -> Chunk:
-    """A chunk that is a whole run."""
+    """A chunk that is a whole run, of which all states are outputs. For the arguments see `Chunk`."""
     largest = np.maximum.accumulate(record.grad_norm_sq)
     roles = np.full(t.size, Role.WANTED)
     return Chunk(t, record, dissipated, roles, largest, steps, 0.0, None, since=t, origins=np.zeros(t.size))
 
 
 class ChunkStore:
-    """A folder of finished chunks of one run, each with the digest of the run. If several hosts share a mesh, only the
-    first of them reads and writes.
+    """A folder with the finished chunks of one run. Each file holds a digest that identifies the run. If several
+    hosts share a mesh, only the first of them reads and writes.
+
+    **Arguments:** folder: None to store nothing; identity: all that determines the run; mesh: that of the run, or
+    None.
     """
 
     def __init__(self, folder: str | os.PathLike | None, identity: PyTree, mesh: jax.sharding.Mesh | None):
@@ -125,9 +132,10 @@ class ChunkStore:
         self._identity = "" if folder is None else _digest(identity)
 
     def load(self, index: int, like: Record) -> Chunk | None:
-        """The chunk with this number; None if it is missing or damaged. ``like`` is a record of the same structure.
+        """The chunk number ``index``; None if it is missing or damaged. ``like`` is any record of the run.
 
-        **Raises:** `ForeignFileError`, a `ValueError`, if it belongs to another run or another version of the software.
+        **Raises:** `ForeignFileError`, a `ValueError`, if it belongs to another run or another version of the
+        software.
         """
         if self.folder is None:
             return None
@@ -142,7 +150,7 @@ class ChunkStore:
         return Chunk(record=record, failure=Status(failure) if failure else None, **rest)
 
     def save(self, index: int, chunk: Chunk) -> None:
-        """Write a chunk; a partial file is never visible."""
+        """Write the chunk number ``index``. A partial file is never visible."""
         if self.folder is None:
             return
         arrays = {f"record{i}": leaf for i, leaf in enumerate(jax.tree.leaves(chunk.record))}
@@ -196,19 +204,20 @@ _NUMBERS = ("next_step", "fields", "turn", "directions", "wanted", "timescale", 
 
 
 def distinct(t: np.ndarray, same: float) -> np.ndarray:
-    """A mask of shape (T,) of the times that differ from the next one, t_i < (1 - same) t_{i+1}, and of the last time.
+    """A mask of the times that differ from their successor: (T,) true for t_i < (1 - same) t_{i+1} and for the last
+    time.
 
     **Arguments:**
 
-    - t: increasing times, shape (T,).
-    - same: the relative difference up to which two times are the same.
+    - t: (T,) increasing times.
+    - same: the relative difference up to which two times count as equal.
     """
     return np.append(t[:-1] < (1 - same) * t[1:], np.ones(t[-1:].size, dtype=bool))
 
 
 def join(chunks: list[Chunk]) -> Chunk:
-    """Chunks one after the other, without states that only start the next chunk. Of two steps that end at the same time
-    to rounding, the later one is kept.
+    """Join the chunks of a run into one, without the states that only start the next chunk. Of two states at the
+    same time up to rounding, the later one is kept.
     """
     wanted = np.concatenate([chunk.roles for chunk in chunks]) > Role.TO_GO_ON
     since, origins = (
@@ -229,7 +238,7 @@ def join(chunks: list[Chunk]) -> Chunk:
 
 
 def truncate(chunk: Chunk, length: int) -> Chunk:
-    """The first recorded states of a chunk."""
+    """The chunk with its first ``length`` recorded states only."""
     rows = {name: getattr(chunk, name)[:length] for name in _ROWS}
     return dataclasses.replace(chunk, record=jax.tree.map(lambda leaf: leaf[:length], chunk.record), **rows)
 
@@ -240,13 +249,16 @@ def _record_all(system, states):
 
 
 def records(system: AbstractSystem, states: PyTree) -> Record:
-    """The records of states with time on the first axis, as NumPy arrays."""
+    """The record of states, both with time on the first axis, in NumPy arrays."""
     return jax.tree.map(np.asarray, _record_all(system, states))
 
 
 @np.errstate(invalid="ignore", over="ignore")  # a run may end because numbers overflow
 def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Settings) -> Trajectory:
-    """The trajectory of a finished run, with its certificates."""
+    """The trajectory of a finished run, with certificates computed from its record.
+
+    **Arguments:** system: the flow; run: all its chunks, joined; status: how it ended; settings: of its solver.
+    """
     record = run.record
     lost = record.loss[0] - record.loss if np.isnan(record.excess[0]) else record.excess[0] - record.excess
     # Energies and defects below the rounding of the loss count as zero.
@@ -299,7 +311,9 @@ def uncertified(
     descent: AbstractDescent | None = None,
     step_size: Float[Array, " T"] | None = None,
 ) -> Trajectory:
-    """A trajectory for comparisons only. It may be built inside a JAX trace, since its static fields are constants."""
+    """A trajectory for comparisons only, with certificates that promise no accuracy. It may be built inside a JAX
+    trace, since its static fields are constants. For the arguments see `Trajectory`.
+    """
     # What is not known must not look like perfect accuracy.
     certificates = Certificates(energy_defect=math.nan, balance_drift=None, steps=0, rejected_steps=0)
     settings = Settings(solver="", rtol=0.0, atol=0.0)

@@ -14,15 +14,15 @@ from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 
 def risk_along(trajectory: Trajectory, task: Task, test_length: ArrayLike) -> Float[Array, " T"]:
-    """(T,) `risk` at every output time of a flow.
+    """The `risk` at every output time of a flow, (T,).
 
     **Arguments:**
 
     - trajectory: the flow.
     - task: the law of the new prompts.
-    - test_length: the number of examples in each.
+    - test_length: the number of examples in each of them.
 
-    **Raises:** as `risk`.
+    **Raises:** the errors of `risk`.
     """
     check_model(trajectory.models, task)
     return jax.lax.map(risk_function(task, test_length), trajectory.models)
@@ -30,12 +30,12 @@ def risk_along(trajectory: Trajectory, task: Task, test_length: ArrayLike) -> Fl
 
 @dataclasses.dataclass(frozen=True)
 class RiskCurve:
-    """The test risk along a flow, with levels to compare it with.
+    """The test risk along a flow, and three constants to compare it with.
 
     **Fields:**
 
-    - t, risk: (T,) the times and the risk.
-    - limit: the risk of the limit of the flow.
+    - t, risk: (T,) the output times and the risk at each.
+    - limit: the risk of the predicted limit of the flow.
     - best_linear_error: the risk of the best linear predictor.
     - zero_predictor_error: the risk of predicting zero.
     - test_length: M, the number of examples in a test prompt.
@@ -49,21 +49,21 @@ class RiskCurve:
     test_length: float
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write an npz file (no pickle) with an array for each field; a partial file is never visible."""
+        """Write an npz file with an array for each field, without pickle. A partial file is never visible."""
         arrays = {name: np.asarray(value) for name, value in dataclasses.asdict(self).items()}
         write_arrays(path, arrays)
 
 
 def risk_curve(trajectory: Trajectory, task: LinearRegression | RandomCovarianceRegression, limit: PyTree) -> RiskCurve:
-    """`risk` along a flow on prompts of a task, with its own context_length as the test length.
+    """The risk along a flow on new prompts of a task, with the context length of the task as their length.
 
     **Arguments:**
 
     - trajectory: the flow.
     - task: the law of the new prompts.
-    - limit: the predicted limit of the flow.
+    - limit: the model that is the predicted limit of the flow.
 
-    **Raises:** as `risk`.
+    **Raises:** the errors of `risk`.
     """
     M = task.context_length
     return RiskCurve(

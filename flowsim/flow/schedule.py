@@ -1,4 +1,4 @@
-"""When a run ends."""
+"""The rules by which a run ends, the search for its first stop, and its progress."""
 
 import dataclasses
 import math
@@ -21,15 +21,15 @@ SUBTRACTED = 64  # eps of the loss: the error of an excess that is a difference
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """The stopping rules of a run without t1. Both are relative; 0 switches a rule off.
+    """The thresholds at which a run without t1 ends. A threshold of 0 is never met.
 
-    If the minimum is known and the loss is above it, a small gradient belongs to a plateau. It does not stop the run
-    until it is below its rounding error.
+    If the minimum is known and the loss is still above it, a small gradient belongs to a plateau. Then the run ends
+    only if the gradient is below its rounding error.
 
     **Fields:**
 
-    - excess: the excess loss, relative to that of the start.
-    - grad_norm: the gradient norm, relative to the largest along the flow.
+    - excess: the run ends if the excess loss is at most this fraction of that at the start.
+    - grad_norm: the run ends if the gradient norm is at most this fraction of the largest along the flow.
     """
 
     excess: float = 1e-12
@@ -42,16 +42,17 @@ class Stop:
 
 
 class StopSearch:
-    """Finds the first stop of a run, chunk by chunk. It tests the ends of steps only, so that requested times never
-    change where a run ends.
+    """Finds the first stop of a run, chunk by chunk. Only the ends of steps are tested, so that requested times
+    never change where a run ends.
 
     **Arguments:**
 
     - stop: the stopping rules, None if only the last time ends the run.
-    - start: the first chunk.
-    - earliest: the run does not end before this time.
-    - rests: (state, largest |grad|) -> whether the field at the state is rounding.
-    - leaves: (state, whether the gradient is rounding) -> whether a flow with a small gradient leaves the state.
+    - start: the first chunk, which holds the start alone.
+    - earliest: the time before which the run does not end.
+    - rests: (state, largest |grad L| so far) -> whether the gradient at the state consists of rounding.
+    - leaves: (state, whether its gradient consists of rounding) -> whether the flow leaves the state, as at a
+      saddle.
     """
 
     def __init__(
@@ -69,7 +70,9 @@ class StopSearch:
         self._met: tuple[float, Status] | None = None
 
     def ending(self) -> Ending:
-        """Where the solver may end a chunk early. `first` decides whether the run ends there."""
+        """The conditions under which the solver ends the next chunk early. Whether the run ends there is decided by
+        `first`.
+        """
         stop = self._stop
         if stop is None:
             return NEVER
@@ -83,7 +86,9 @@ class StopSearch:
         return ending(self._earliest, excess, small, self._least, rounding, self._leaving)
 
     def first(self, chunk: Chunk) -> tuple[int, Status | None]:
-        """How many rows of a chunk to keep, and the status if the run ends in it."""
+        """The number of rows of a chunk that belong to the run, and the status if the run ends in the chunk, else
+        None.
+        """
         if self._stop is None:
             return chunk.t.size, None
         row = 0
@@ -101,7 +106,7 @@ class StopSearch:
 
     @property
     def _least(self) -> float:
-        """The excess above which a small gradient belongs to a plateau."""
+        """The excess loss above which a small gradient belongs to a plateau."""
         return max(self._stop.excess if self._stop else 0.0, Stop.excess) * float(self._excess)
 
     def _look(self, stop: Stop, chunk: Chunk) -> tuple[int, Status] | None:
@@ -132,8 +137,10 @@ class StopSearch:
 
 
 def percent(chunks: list[Chunk], stop: Stop, t1: float | None) -> int:
-    """The progress of a run in percent: in log time towards t1, or towards the stop in log excess, or in log |grad| if
-    the minimum is not known.
+    """The progress of a run in percent, on a logarithmic scale: of the time towards t1 or, without t1, of the
+    excess loss towards its stop. If the minimum is not known, it is that of |grad L| towards its stop.
+
+    **Arguments:** chunks: all chunks so far; stop: the stopping rules; t1: the time of the end, or None.
     """
     if t1 is not None:
         first, now = chunks[1].t[0], chunks[-1].t[-1]

@@ -1,4 +1,4 @@
-"""The coordinates in which a flow is integrated, and what is recorded along it."""
+"""Systems: gradient flows in the coordinates in which they are integrated, with the quantities recorded along them."""
 
 import abc
 import math
@@ -29,8 +29,8 @@ _EXPLAINED = 32.0  # times the rate at which weights change: the curvature that 
 
 
 class Record(NamedTuple):
-    """What is recorded at one output time, or at many with time on the first axis. ``conserved`` is NaN if no conserved
-    quantity is known; ``norm_sq`` is the squared norm of the weights.
+    """The quantities recorded at one output time, or at several with time on the first axis. ``conserved`` is NaN
+    if no conserved quantity is known; ``norm_sq`` is the squared norm of the weights.
     """
 
     state: PyTree
@@ -47,7 +47,7 @@ def norm_sq(tree: PyTree) -> Scalar:
 
 
 def norm(tree: PyTree) -> Scalar:
-    """The root of the sum of squares, without underflow or overflow of the squares."""
+    """The root of the sum of squares over all arrays of a tree, without underflow or overflow of the squares."""
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in jax.tree.leaves(tree)]))
     # The result depends on the scale by rounding only.
     scale = jax.lax.stop_gradient(jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0))
@@ -55,27 +55,27 @@ def norm(tree: PyTree) -> Scalar:
 
 
 class AbstractSystem(eqx.Module):
-    """A gradient flow in coordinates of the model's weights."""
+    """A gradient flow in some coordinates of the weights. A state holds the coordinates of a model."""
 
     @abc.abstractmethod
     def encode(self, model: PyTree) -> PyTree:
-        """The coordinates of a model."""
+        """The state of a model, its coordinates."""
 
     @abc.abstractmethod
     def decode(self, state: PyTree) -> PyTree:
-        """The model at the coordinates."""
+        """The model at a state."""
 
     @abc.abstractmethod
     def field(self, state: PyTree) -> PyTree:
-        """Minus the gradient."""
+        """The velocity d state/dt, which is minus the gradient in isometric coordinates."""
 
     @abc.abstractmethod
     def speed(self, state: PyTree) -> Scalar:
-        """|grad L|."""
+        """The gradient norm |grad L|, in the scaled coordinates for a `ScaledSystem`."""
 
     @abc.abstractmethod
     def rate(self, state: PyTree) -> Scalar:
-        """|H g|/|g|, the rate at which the gradient changes."""
+        """The rate |H g|/|g| at which the gradient g changes along the flow."""
 
     @abc.abstractmethod
     def entries(self, state: PyTree) -> int:
@@ -83,23 +83,23 @@ class AbstractSystem(eqx.Module):
 
     @abc.abstractmethod
     def excess(self, state: PyTree) -> Scalar:
-        """The loss above its minimum, NaN if unknown."""
+        """The excess loss L - min L, NaN if the minimum is unknown."""
 
     @abc.abstractmethod
     def record(self, state: PyTree) -> Record:
-        """What is recorded at an output time."""
+        """The record of a state at an output time."""
 
     @abc.abstractmethod
     def landscape(self) -> basin.Landscape | None:
-        """The input of the bounds in `basin`, or None if the field is only known by samples."""
+        """The flow in the form that the bounds of `basin` need, or None if the loss is sampled."""
 
     @abc.abstractmethod
     def way_to_go(self, state: PyTree, start: PyTree) -> float:
-        """A proved bound on the remaining length of the flow; see `basin.way_to_go`."""
+        """A proved bound on the length of the flow from a state to its limit; see `basin.way_to_go`."""
 
     @property
     def columns(self) -> int:
-        """The number of columns of the Hessian that are computed at once, each in the memory of one field."""
+        """The number of columns of the Hessian to compute at once. Each takes the memory of one field."""
         # The field of a sampled loss fills a memory that one evaluation fits.
         return COLUMNS if self.landscape() is None else _COLUMNS
 
@@ -109,13 +109,13 @@ class AbstractSystem(eqx.Module):
         return landscape is None or basin.descends(landscape, state)
 
     def rests(self, state: PyTree) -> bool:
-        """Whether a start with zero gradient is a critical point; see `basin.rests`."""
+        """Whether a start with zero gradient in float64 is a critical point; see `basin.rests`."""
         landscape = self.landscape()
         return landscape is None or basin.rests(landscape, state)
 
 
 class AbstractIsometricSystem(AbstractSystem):
-    """A gradient flow in coordinates that are an isometry of the model's weights."""
+    """A gradient flow in coordinates in which the field is minus the gradient."""
 
     def speed(self, state: PyTree) -> Scalar:
         return norm(self.field(state))
@@ -132,7 +132,7 @@ class AbstractIsometricSystem(AbstractSystem):
 
 
 class Descent(AbstractDescent):
-    """The field of a system."""
+    """The velocity d theta/dt of a model along the flow of a system."""
 
     system: AbstractSystem
 
@@ -155,7 +155,7 @@ WITH_ENERGY = diffrax.ODETerm(_with_energy)
 
 
 class ArrowheadSystem(AbstractIsometricSystem):
-    """(U, u) in the eigenbasis, where the field is elementwise except for one sum."""
+    """The flow of an arrowhead in (U, u), in an eigenbasis that makes the field elementwise except for one sum."""
 
     arrowhead: AbstractArrowhead
     minimum: Scalar
@@ -191,9 +191,9 @@ def _way_of_arrowhead(arrowhead: AbstractArrowhead, state: State) -> Scalar:
 
 
 class ReducedSystem(AbstractSystem):
-    """The diagonal of U, u and the clock of an arrowhead flow, in which a step costs O(d).
+    """The flow of an arrowhead in the diagonal of U, u and the clock s = int u^2, in which a step costs O(d).
 
-    These are not an isometry of the weights: the norm of the field is not that of the gradient.
+    These coordinates are not an isometry of the weights: the norm of the field is not the norm of the gradient.
     """
 
     layer: AbstractReducedLayer
@@ -236,7 +236,7 @@ class ReducedSystem(AbstractSystem):
 
 
 class LossSystem(AbstractIsometricSystem):
-    """The arrays of any model under any loss, with the gradient of the loss."""
+    """The flow of any loss in the arrays of a model, by the gradient of the loss."""
 
     loss: AbstractPopulationLoss
     fixed: PyTree
@@ -289,7 +289,7 @@ def _descent(loss: AbstractPopulationLoss, model: PyTree) -> PyTree:
 
 
 class ScaledSystem(AbstractIsometricSystem):
-    """The flow d theta/dt = -c grad L of a loss, c a number for each array: a gradient flow in theta / sqrt(c)."""
+    """The flow d theta/dt = -c grad L, with a number c for each array. It is a gradient flow in theta / sqrt(c)."""
 
     plain: LossSystem
     roots: PyTree
@@ -327,14 +327,14 @@ class ScaledSystem(AbstractIsometricSystem):
 
 
 def loss_system(loss: AbstractPopulationLoss, model: PyTree) -> LossSystem | ScaledSystem:
-    """The flow of a loss in the arrays of the model, without use of any structure."""
+    """The flow of a loss in the arrays of the model, without use of an arrowhead or another structure."""
     plain = LossSystem(loss, eqx.filter(model, eqx.is_inexact_array, inverse=True))
     speeds = loss.speeds(model)
     return plain if speeds is None else ScaledSystem(plain, jax.tree.map(jnp.sqrt, plain.encode(speeds)))
 
 
 def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple[AbstractSystem, str]:
-    """The coordinates and the method for a flow from a model; ``solver`` is as for `gradient_flow`."""
+    """The system and the name of the solver for a flow from a model. ``solver`` is as for `gradient_flow`."""
     reduced = loss.reduced(model)
     if reduced is not None:
         return ReducedSystem(reduced, loss.minimum, _count(model)), "arrowhead"
@@ -363,17 +363,18 @@ def _count(model: PyTree) -> int:
 
 
 def pace(system: AbstractSystem, state: PyTree) -> tuple[Scalar, Scalar]:
-    """|grad L| at a state, and the time in which the gradient changes there, |g|/|H g|."""
+    """The gradient norm |g| at a state, and the time |g|/|H g| in which g changes there; 1/|g| if H g = 0."""
     speed, rate = system.speed(state), system.rate(state)
     return speed, 1 / jnp.where(rate > 0, rate, speed)
 
 
 def leads_away(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:
-    """Whether a flow with a small gradient is near a saddle that it will leave: the Jacobian of its field has an
-    eigenvalue above its rounding and above what the remaining gradient explains. Weights that stay zero do not count.
+    """Whether a flow with a small gradient is near a saddle that it will leave: the Jacobian has an eigenvalue
+    above its rounding and far above the relative rate of change of the weights. Weights that stay zero do not
+    count.
 
-    **Arguments:** rates, basis: eigenvalues (n,) and eigenvectors, as columns (n, n); weights, slope: (n,), the field
-    there (n,).
+    **Arguments:** rates, basis: (k,) eigenvalues and (n, k) eigenvectors of the Jacobian; weights, slope: (n,)
+    each, the weights and the field there.
     """
     rounding = 32 * _EPS * jnp.max(jnp.abs(rates))
     # On the way into a valley of minima the curvature across it decreases with the gradient.
@@ -383,12 +384,12 @@ def leads_away(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool
 
 
 def is_rounding(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
-    """Whether each entry of the field is below the change by rounding of the weights."""
+    """Whether the whole field consists of rounding, by the test of `rounded`."""
     return jnp.all(jnp.stack([jnp.all(leaf) for leaf in jax.tree.leaves(rounded(system, state))]))
 
 
 def rounded(system: AbstractSystem, state: PyTree) -> PyTree:
-    """Which entries of the field are below the change by rounding of the weights."""
+    """Which entries of the field consist of rounding: at most 8 times their change by rounding of the weights."""
     # In one batch, so that the field is compiled once.
     nudges = 1 + jnp.asarray([0.0, 4 * _EPS, -4 * _EPS])
     slopes = jax.vmap(lambda nudge: system.field(jax.tree.map(lambda x: x * nudge, state)))(nudges)

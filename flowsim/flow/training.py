@@ -1,6 +1,4 @@
-"""Training by Adam on fresh prompts, as in experiments with transformers. For flows of the population loss see
-`gradient_flow`.
-"""
+"""Training by Adam on fresh prompts, as in experiments with transformers."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -23,19 +21,20 @@ Model = TypeVar("Model")
 
 
 class Curriculum(eqx.Module):
-    """Prompts that grow in stages: training starts with few coordinates and few positions.
+    """A schedule by which prompts grow in stages, from few coordinates and few positions.
 
-    At step s the covariates have start + step * (s // every) nonzero coordinates, and the same formula with ``lengths``
-    gives the number of positions that count. Both are limited by the task: its dimension and its N + 1 positions.
+    Let (start, growth) be ``dimensions``. At training step s the covariates have start + growth * (s // every)
+    nonzero coordinates, at most d. With ``lengths`` for (start, growth) the formula gives the number of positions
+    whose errors count, at most N + 1.
 
     **Arguments:**
 
-    - dimensions, lengths: (start, step).
+    - dimensions, lengths: (start, growth) of the number of coordinates and of positions.
     - every: the number of training steps in a stage.
 
     **Raises:** `ValueError` naming the argument.
 
-    **Source:** Garg et al. (2022): (5, 1), (11, 2) and 2000 where d = 20.
+    **Source:** Garg et al. (2022), with dimensions (5, 1), lengths (11, 2) and every = 2000 for d = 20.
     """
 
     dimensions: tuple[int, int] = eqx.field(static=True)
@@ -49,7 +48,7 @@ class Curriculum(eqx.Module):
         self.dimensions, self.lengths, self.every = dimensions, lengths, checks.count("every", every)
 
     def stage(self, step: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        """The numbers of coordinates and positions at a training step, before the limits of the task."""
+        """The numbers of coordinates and of positions at a training step, without the limits d and N + 1."""
         passed = step // self.every
         (dimension, wider), (length, longer) = self.dimensions, self.lengths
         return dimension + wider * passed, length + longer * passed
@@ -61,16 +60,17 @@ def position_loss(
     label: Float[Array, ""],
     length: Int[Array, ""] | None = None,
 ) -> Float[Array, ""]:
-    """The squared error averaged over the first ``length`` positions of a prompt, default all N + 1.
+    """The squared error averaged over the first ``length`` positions of a prompt.
 
-    Later positions are masked, so that shapes do not change. For a causal model this equals cutting them off.
+    Errors at later positions are masked, so that shapes do not change. For a causal model this gives the same
+    result as a shorter prompt.
 
     **Arguments:**
 
-    - predictions: prompt -> (positions,) predictions.
+    - predictions: maps the prompt to (N + 1,) predictions.
     - prompt: the prompt.
-    - label: the label of the query.
-    - length: the number of positions that count.
+    - label: the label of the query, which is the last position.
+    - length: the number of positions that count, by default all N + 1.
     """
     errors = (predictions(prompt) - jnp.append(prompt.labels, label)) ** 2
     if length is None:
@@ -89,9 +89,10 @@ def train(
     curriculum: Curriculum | None = None,
     progress: bool = False,
 ) -> tuple[Model, Float[np.ndarray, " steps"]]:
-    """Train a model by Adam on the mean squared error of prompts that are drawn at each step.
+    """Train a model by Adam on the mean squared error over prompts that are drawn anew at each step.
 
-    The error is averaged over all positions if the model has ``predictions(prompt)``, else it is that of the query.
+    If the model has a method ``predictions(prompt)``, the error is averaged over all positions of a prompt.
+    Otherwise it is the error at the query.
 
     **Arguments:**
 
@@ -99,13 +100,13 @@ def train(
     - task: the law of the prompts, with a finite context.
     - steps: the number of steps.
     - batch: the number of prompts in a step.
-    - learning_rate: that of Adam.
+    - learning_rate: the learning rate of Adam.
     - key: the key of the prompts. Step s draws from ``fold_in(key, s)``, so that a run can be repeated exactly.
-    - curriculum: prompts that grow, for models with predictions, default None.
+    - curriculum: a schedule by which prompts grow, for models with ``predictions``; None for prompts of full size.
     - progress: whether to show a progress bar.
 
-    **Returns:** the trained model, and (steps,) the objective on the prompts of each step before its update, NaN after
-    training has diverged.
+    **Returns:** the trained model; and (steps,) the mean squared error on the prompts of each step, before the
+    update of the weights. It is NaN after training has diverged.
 
     **Raises:** `ValueError` naming the argument.
 
@@ -131,7 +132,11 @@ def train(
 
 @eqx.filter_jit
 def _advance(carry, task, curriculum, key, rate, first, count, batch, context_length):
-    """A chunk of steps. Their number is traced, so that one program serves all chunks."""
+    """Make ``count`` training steps from number ``first`` on. Both are traced, so that one program serves all
+    chunks.
+
+    **Returns:** the updated carry (model, moments of Adam), and the mean squared errors, padded with zeros.
+    """
     # Inside a compiled program only a constant is a known length of the prompts.
     task = eqx.tree_at(lambda task: task.context_length, task, np.asarray(float(context_length)))
     optimiser = optax.adam(rate)

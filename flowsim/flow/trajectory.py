@@ -30,7 +30,7 @@ SAME = 1e-12  # relative: no solve distinguishes the weights at closer times
 
 
 class Status(enum.StrEnum):
-    """How a run ended. A run that did not finish is not judged, except before a kink."""
+    """How a run ended. Claims are not judged on an unfinished run, except on one that ended before a kink."""
 
     in_words: str
 
@@ -57,12 +57,12 @@ class Status(enum.StrEnum):
 
     @property
     def finished(self) -> bool:
-        """Whether the run did what was asked."""
+        """Whether the run reached its end without a failure."""
         return self not in _ADVICE
 
     @property
     def judged(self) -> bool:
-        """Whether the trajectory is judged."""
+        """Whether claims are judged on the trajectory."""
         return self.finished or self is Status.KINK
 
     @property
@@ -83,8 +83,9 @@ _ADVICE = {
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of a solver. "in-turns" begins explicitly and alternates at the times ``changes``; ``atol`` is in
-    the units of the weights. momentum and direction are those of `gradient_descent`.
+    """The settings of a solver. The solver "in-turns" begins explicitly and alternates at the times ``changes``.
+    The tolerances are those of `gradient_flow`; momentum and direction those of `gradient_descent`. ``with_steps``
+    says whether the ends of steps are recorded.
     """
 
     solver: str
@@ -97,7 +98,7 @@ class Settings:
 
     @property
     def method(self) -> str:
-        """The solver in words; if solvers alternate, each with the time from which it is used."""
+        """The solver in words. If solvers alternate, each is followed by the time from which it is used."""
         if self.solver == DESCENT:
             kind = {"sign": "signed ", "normalized": "normalized "}.get(self.direction, "")
             return f"{kind}gradient descent{f', momentum {self.momentum:g}' if self.momentum else ''}"
@@ -109,14 +110,14 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Certificates:
-    """Evidence of accuracy. Both numbers are relative and ideally zero.
+    """Evidence of accuracy: two relative errors, both ideally zero, and the numbers of steps.
 
     **Fields:**
 
-    - energy_defect: the largest |L(0) - L(t) - int_0^t |grad L|^2| beyond rounding of the loss, over the dissipated
-      energy.
-    - balance_drift: the largest change of the conserved quantity over the largest squared norm of the weights; None if
-      no quantity is known to be conserved.
+    - energy_defect: the largest |L(0) - L(t) - int_0^t |grad L|^2| beyond rounding of the loss, divided by the
+      dissipated energy.
+    - balance_drift: the largest change of the conserved quantity, divided by the largest squared norm of the
+      weights. None if no conserved quantity is known.
     - steps, rejected_steps: the numbers of accepted and rejected steps.
     """
 
@@ -127,15 +128,15 @@ class Certificates:
 
 
 class AbstractDescent(eqx.Module):
-    """The field of a gradient flow, in the shape of a model."""
+    """The velocity field of a gradient flow, as a function of the model."""
 
     @abc.abstractmethod
     def __call__(self, model: PyTree) -> PyTree:
-        """The velocity of a model: minus the gradient."""
+        """The velocity -grad L at a model, in the form of the model."""
 
     @abc.abstractmethod
     def way_to_go(self, model: PyTree, start: PyTree) -> float:
-        """A proved bound on the remaining length of the flow from a model, infinite if none is found; see `basin`."""
+        """A proved bound on the length of the flow from a model to its limit; infinite if none is found."""
 
 
 class Trajectory(eqx.Module):
@@ -143,19 +144,19 @@ class Trajectory(eqx.Module):
 
     **Fields:**
 
-    - t: (T,) increasing from 0. During a drop so late that float64 cannot resolve it, times can be equal. For a descent
-      the numbers k = 0, 1, .. of the iterates.
+    - t: (T,) the output times, increasing from 0. They can be equal during a drop of the loss that is so late that
+      float64 cannot resolve it. For a descent, the numbers k = 0, 1, .. of the iterates.
     - models: the model, with time on the first axis of every weight.
     - loss, excess, grad_norm_sq: (T,) L, L - min L (NaN if the minimum is unknown) and |grad L|^2.
-    - dissipated: (T,) int_0^t |grad L|^2, integrated together with the weights. For a descent the sum over its steps
-      of <grad L(x_k), x_k - x_{k+1}>.
+    - dissipated: (T,) int_0^t |grad L|^2, integrated together with the weights. For a descent, the sum over its
+      steps of <grad L(x_k), x_k - x_{k+1}>.
     - certificates, settings, status: the accuracy, the settings of the solver, and how the run ended.
-    - way_to_go: a proved bound on the remaining length after the last time; infinite if none was found, and the number
-      math.inf if none was computed yet.
-    - descent: model -> velocity; None for a trajectory from a file.
-    - counted: (origin, since) for a flow with a late drop, else None.
-    - step_size: (T,) eta_k of a descent, the step from x_k to x_{k+1}. None for a flow.
-    - tail: what follows the end, None if the flow was not continued. A verdict on a limit continues it.
+    - way_to_go: a proved bound on the length of the flow after the last time. An infinite array if none was found;
+      the Python number math.inf if none was computed yet.
+    - descent: maps a model to its velocity; None for a trajectory from a file.
+    - counted: `origin` and `since` of a flow with a late drop, else None.
+    - step_size: (T,) eta_k of a descent, for the step from x_k to x_{k+1}. None for a flow.
+    - tail: the continuation beyond the end, for verdicts on limits; None if the flow was not continued.
     """
 
     t: Float[Array, " T"]
@@ -175,12 +176,12 @@ class Trajectory(eqx.Module):
 
     @property
     def origin(self) -> Float[Array, " T"]:
-        """The time from which each output time is counted."""
+        """(T,) the origin of each output time, the time of the flow from which `since` counts."""
         return jnp.zeros_like(self.t) if self.counted is None else self.counted[0]
 
     @property
     def since(self) -> Float[Array, " T"]:
-        """The time since that origin."""
+        """(T,) each output time, counted from its `origin`."""
         return self.t if self.counted is None else self.counted[1]
 
     def row(self, index: int) -> PyTree:
@@ -191,7 +192,7 @@ class Trajectory(eqx.Module):
         return jax.tree.map(lambda leaf: at(leaf) if eqx.is_array(leaf) else leaf, self.models)
 
     def at(self, t: float | int) -> PyTree:
-        """The model at an output time t; in a claim, at any time up to the end of the flow.
+        """The model at an output time t. Inside a claim, t may be any time up to the end of the flow.
 
         **Raises:** `ValueError` if t is not an output time.
         """
@@ -221,7 +222,7 @@ class Trajectory(eqx.Module):
 
     @property
     def end(self) -> PyTree:
-        """The model at the last output time. `flowsim.limit` gives limits with bounds."""
+        """The model at the last output time. For the limit of the flow, with a bound, see `flowsim.limit`."""
         return self.row(-1)
 
     @property
@@ -260,7 +261,7 @@ class Trajectory(eqx.Module):
         return [(name, number_text(values[0]), number_text(values[-1])) for name, values in series.items()]
 
     def to_xarray(self) -> Any:
-        """An ``xarray.Dataset`` over ``t`` with the series and weights; its attributes describe the solve.
+        """An ``xarray.Dataset`` of series and weights over ``t``, with the settings and certificates as attributes.
 
         **Raises:** `ProblemError` if xarray is not installed.
         """
@@ -279,9 +280,9 @@ class Trajectory(eqx.Module):
     def save(
         self, path: str | os.PathLike, extras: Mapping[str, ArrayLike] | None = None, problem: str | None = None
     ) -> None:
-        """Write an npz file (no pickle) with every weight under its name; a partial file is never visible.
+        """Write an npz file with each series and weight under its name, no pickle. A partial file is never visible.
 
-        **Arguments:** extras: further arrays for other readers, which `load` ignores; problem: the identity of the
+        **Arguments:** extras: arrays to add to the file, which `load` ignores; problem: the identity of the
         problem, such as `flowsim.ProblemSpec.identity`.
         """
         arrays = {name: np.asarray(getattr(self, name)) for name in SERIES}
@@ -305,7 +306,7 @@ class Trajectory(eqx.Module):
 
     @staticmethod
     def load(path: str | os.PathLike, like: PyTree | None = None) -> "Trajectory":
-        """Read a trajectory. Models that are not flowsim's, and nested ones, need ``like``, a model of their structure.
+        """Read a trajectory. ``like`` is a model of the same structure, needed if this is nested or not of flowsim.
 
         **Raises:** `ValueError` if the file is damaged or not a trajectory, or if ``like`` is missing or does not
         match.
@@ -316,7 +317,7 @@ class Trajectory(eqx.Module):
     def of_arrays(
         arrays: Mapping[str, np.ndarray], path: str | os.PathLike, like: PyTree | None = None
     ) -> "Trajectory":
-        """The trajectory in the arrays of a file; see `load`."""
+        """The trajectory made from the arrays of the file ``path``; see `load`."""
         arrays, metadata = dict(arrays), metadata_of(arrays, path)
         for name in (*metadata["beside"], "metadata"):
             del arrays[name]
@@ -350,7 +351,7 @@ class Trajectory(eqx.Module):
 
 
 def metadata_of(arrays: Mapping[str, np.ndarray], path: str | os.PathLike) -> Document:
-    """The metadata in the file of a trajectory; ``origin`` identifies its problem.
+    """The metadata of a trajectory, from the arrays of the file ``path``. Its "origin" identifies the problem.
 
     **Raises:** `ValueError` if the file is not a trajectory.
     """
@@ -373,13 +374,13 @@ SERIES = ("t", "loss", "excess", "grad_norm_sq", "dissipated")
 
 
 def weights(model: PyTree) -> dict[str, Array]:
-    """The weights of a model by name: attribute names, joined by dots if nested."""
+    """The weights of a model by name. A name is that of the attribute, or of nested attributes, joined by dots."""
     leaves = jax.tree_util.tree_leaves_with_path(model)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves if eqx.is_array(leaf)}
 
 
 def _static_fields(model: PyTree) -> Document:
-    """The fields of one of flowsim's models that are not weights, such as its number of loops."""
+    """The static fields of a model by name, such as its number of loops; empty if its class is not one of flowsim."""
     if type(model) not in _OWN_MODELS.values():
         return {}
     fields = dataclasses.fields(model)
@@ -387,7 +388,7 @@ def _static_fields(model: PyTree) -> Document:
 
 
 def _pattern(kind: type, arrays: Mapping[str, np.ndarray], fixed: Document) -> PyTree:
-    """A model of one of flowsim's classes with these weights, without their time axis."""
+    """A model of the class ``kind`` with the static fields ``fixed`` and zero weights, in the shapes of ``arrays``."""
     model = object.__new__(kind)
     found = {name: jnp.zeros(array.shape[1:]) for name, array in arrays.items()} | dict(fixed)
     for field in dataclasses.fields(kind):
