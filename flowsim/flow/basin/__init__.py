@@ -1,4 +1,6 @@
-"""A bound on the remaining length of a gradient flow, from a ball that it cannot leave: in bowls and in valleys."""
+"""Proved bounds on the remaining length of a gradient flow, from a ball that it cannot leave, in a bowl or a
+valley.
+"""
 
 from flowsim.flow.basin.curvature import least_singular_value as least_singular_value
 from flowsim.flow.basin.kept import stay_at_zero as stay_at_zero

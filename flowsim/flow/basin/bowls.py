@@ -1,14 +1,16 @@
 """A bound on the remaining length of a flow in a bowl, a ball on which the Hessian is positive definite.
 
-If the Hessian is at least mu on a ball of radius r around a point, and |grad L| < mu r there, the flow from this point
-stays in the ball. |grad L| decays at least as fast as e^{-mu t}, so that the path has length at most |grad L|/mu.
-Gradients and Hessians are enclosed in balls, so that the bound is proved. The same holds for gradient descent with
-steps eta, whose slope decays by 1 - eta mu, if the Hessian is also at most 2/eta - mu.
+Suppose that all eigenvalues of the Hessian are at least mu on a ball of radius r around a point, and that |grad L|
+< mu r at the point. Then the flow from the point stays in the ball, and |grad L| decays at least as fast as e^{-mu
+t}. So the path has length at most |grad L|/mu. The bound is proved, since gradients and Hessians are enclosed by
+ball arithmetic. It also holds for gradient descent with step size eta, if all eigenvalues of the Hessian are also
+at most 2/eta - mu: then each step multiplies |grad L| by at most 1 - eta mu.
 
-If a loss is constant along x -> e^{sJ} x, with J a diagonal of signs, it is flat along Jx, and <x, Jx> is conserved.
-Near the point x_0 every x is then e^{sJ} z with z - x_0 orthogonal to J x_0. If mu is the least curvature among such z,
-2 mu (L - min L) <= |grad L(z)|^2 <= e^{2|s|} |grad L(x)|^2, so that the path has length at most e^{|s|} |grad L|/mu.
-Along it |s| <= 2 |x - x_0|/|x_0| and |z - x_0| <= 3.2 |x - x_0|, as long as |s| is at most 1/100.
+Some losses are constant along x -> e^{sJ} x, where J is a diagonal matrix of signs. They are flat along Jx, and the
+flow conserves <x, Jx>. Near a point x_0 every x is e^{sJ} z with some z for which z - x_0 is orthogonal to J x_0.
+Let mu be the least curvature of the loss restricted to these z. Then 2 mu (L - min L) <= |grad L(z)|^2 <= e^{2|s|}
+|grad L(x)|^2, so that the path has length at most e^{|s|} |grad L|/mu. While |s| is at most 1/100, |s| <= 2 |x -
+x_0|/|x_0| and |z - x_0| <= 3.2 |x - x_0|.
 """
 
 import math
@@ -44,10 +46,10 @@ _SCALES = 1.0, 1 / 16, 16.0  # factors of the weights at which the symmetries of
 def in_a_bowl(
     flow: Landscape, leaves: list, structure, begin: list[np.ndarray], step_size: float, apart: float
 ) -> float:
-    """A bound on the length of the path to the limit; infinite if no ball is found.
+    """A bound on the length of the path to the limit; infinite if no suitable ball around its start is found.
 
-    **Arguments:** flow; leaves, structure: the weights at which the path begins; begin: those at t = 0; step_size,
-    apart: as in `way_to_go`.
+    **Arguments:** flow; leaves, structure: the weights at which the path begins, as a flattened tree; begin: the
+    leaves of the weights at t = 0; step_size, apart: as in `way_to_go`.
     """
     # An identity between analytic functions holds everywhere if it holds at random weights.
     traced = Traced(flow.field, jax.tree.unflatten(structure, leaves))

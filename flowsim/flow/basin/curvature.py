@@ -1,8 +1,9 @@
-"""Verified bounds on curvatures and singular values, and the length of a path that these bound.
+"""Verified lower bounds on curvatures and singular values, and the bound on the length of a path that they give.
 
-If J = A + E, and U^T A V = diag(s) + F with k columns in U and V, the k-th singular value of J, from the largest on, is
-at least (min s - |F|)/(|U| |V|) - |E|: |A V y| |U| >= |U^T A V y|. The factors may be inexact: |F| and |U^T U - 1| are
-computed with bounds on their rounding. The same bound holds for all eigenvalues, with U = V, if min s > |F|.
+Let J = A + E and U^T A V = diag(s) + F, where U and V have k columns. Then the k-th largest singular value of J is
+at least (min s - |F|)/(|U| |V|) - |E|, since |A V y| |U| >= |U^T A V y|. U and V come from a decomposition in
+float64 and need not be exact: |F| and |U^T U - 1| are computed with bounds on their rounding. If J is symmetric, U
+= V is square and min s > |F|, this is also a lower bound on all eigenvalues of J.
 """
 
 import contextlib
@@ -22,12 +23,13 @@ MOST_IN_BALLS = 3e5  # operations; programs of more are evaluated in float64
 
 
 def path(slope: float, flattest: Callable[[float], float]) -> float:
-    """The length of a path that stays in some cube around a point, slope/curvature; infinite if no such cube is found.
+    """A bound on the length of a path from a point, slope/curvature, with the curvature of a cube around the point
+    that contains the path. Infinite if no such cube is found.
 
     **Arguments:**
 
-    - slope: a bound on |grad L| at the point.
-    - flattest: the radius of a cube -> a lower bound on the curvature in it.
+    - slope: an upper bound on |grad L| at the point.
+    - flattest: maps half the width of a cube around the point to a lower bound on the curvature in the cube.
     """
     # The first radius assumes the curvature 1. If that cube is too large, the curvature at the point suggests the next.
     radii = [_ROOM * slope, 0.0]
@@ -47,9 +49,11 @@ def path(slope: float, flattest: Callable[[float], float]) -> float:
 
 
 def around(traced: Traced, point: np.ndarray, radius: float = 0.0) -> Wide:
-    """The values of a traced function of one array on a cube around a point.
+    """An enclosure of the values that a function takes on a cube.
 
-    **Raises:** `UndecidedError` if they are not bounded.
+    **Arguments:** traced: the function, of one array; point: the centre of the cube; radius: half its width.
+
+    **Raises:** `UndecidedError` if the values are not bounded.
     """
     found = None
     if traced.operations > MOST_IN_BALLS:
@@ -66,8 +70,8 @@ def around(traced: Traced, point: np.ndarray, radius: float = 0.0) -> Wide:
 
 
 def least_singular_value(matrix: Wide, rank: int | None = None) -> float:
-    """A lower bound on the singular value number ``rank``, from the largest on: by default as many as there are rows.
-    0 if there are fewer columns.
+    """A lower bound on the singular value number ``rank`` of a matrix, counted from the largest. By default
+    ``rank`` is the number of rows. The bound is 0 if there are fewer rows or columns than ``rank``.
     """
     middle, rest = matrix
     number = middle.shape[0] if rank is None else rank
@@ -78,15 +82,17 @@ def least_singular_value(matrix: Wide, rank: int | None = None) -> float:
 
 
 def least_eigenvalue(matrix: Wide) -> float:
-    """A lower bound on the eigenvalues of a symmetric matrix, if they are positive."""
+    """A lower bound on all eigenvalues of a symmetric matrix. The result says nothing unless it is positive."""
     middle, rest = (matrix.middle + matrix.middle.T) / 2, (matrix.radius + matrix.radius.T) / 2
     values, vectors = np.linalg.eigh(middle)
     return _least(middle, rest + np.finfo(float).eps * np.abs(middle), vectors, values, vectors)
 
 
 def least_contraction(hessian: Wide, step_size: float) -> float:
-    """A lower bound on the mu for which each step of gradient descent multiplies gradients by at most 1 - step_size mu,
-    if mu > 0.
+    """A mu such that each step of gradient descent multiplies |grad L| by at most 1 - step_size mu, if mu is
+    positive; else no statement is made.
+
+    **Arguments:** hessian: an enclosure of the Hessians along the step; step_size: eta.
     """
     most = np.eye(hessian.middle.shape[0]) * (2 / step_size)
     opposite = Wide(most - hessian.middle, hessian.radius + np.finfo(float).eps * (most + np.abs(hessian.middle)))
@@ -101,22 +107,22 @@ def _least(middle: np.ndarray, rest: np.ndarray, left: np.ndarray, values: np.nd
 
 
 def _stretch(columns: np.ndarray) -> float:
-    """A bound on the norm of a matrix whose columns are orthonormal up to rounding; infinite if they are not."""
+    """An upper bound on the norm of a matrix with columns that are nearly orthonormal; infinite if they are not."""
     off = norm(difference(product(wide(columns.T), wide(columns)), wide(np.eye(columns.shape[1]))).largest)
     return MORE * math.sqrt(1 + off) if off < 1 else math.inf
 
 
 def vanishes(values: Balls) -> np.ndarray:
-    """Which balls are exactly zero."""
+    """Which of the balls are exactly zero, as a mask."""
     return np.vectorize(lambda ball: bool(ball == 0), otypes=[bool])(values)
 
 
 def length(values: np.ndarray) -> float:
-    """The norm of a vector whose squares may underflow."""
+    """The norm of a vector, computed without underflow of squares."""
     size = float(np.max(np.abs(values), initial=0.0))
     return size * float(np.linalg.norm(values / size)) if 0 < size < math.inf else size
 
 
 def largest(values: Balls) -> np.ndarray:
-    """Upper bounds of the sizes of balls."""
+    """Upper bounds on the absolute values of the numbers in each ball."""
     return np.asarray(np.maximum(np.abs(lower(values)), np.abs(upper(values))))

@@ -1,4 +1,4 @@
-"""What a flow preserves exactly: zeros, symmetric matrices, and the scaling that belongs to a conserved quantity."""
+"""Properties of weights that a flow preserves exactly: zeros, symmetric matrices, and conserved quantities."""
 
 import math
 from collections.abc import Callable
@@ -20,16 +20,18 @@ _EXACT = 1e-25
 
 
 def stay_at_zero(field: Field, weights: PyTree, zero: PyTree, *, is_one_formula: bool) -> PyTree:
-    """Which weights stay zero for any values of the others.
+    """Which of the weights that are zero stay zero along the flow, for any values of the other weights.
 
-    None of them, if the field cannot be computed in balls or may be another formula at other weights.
+    No weight counts if the field cannot be computed in balls, or may follow another formula at other weights.
 
     **Arguments:**
 
-    - field: the field.
-    - weights: a point.
-    - zero: in the shape of the weights, which of them are zero.
+    - field: minus the gradient.
+    - weights: any weights, for their shapes and scale.
+    - zero: masks in the form of the weights that say which of them are zero.
     - is_one_formula: as in `Landscape`.
+
+    **Returns:** masks in the form of the weights.
     """
     nothing = jax.tree.map(np.zeros_like, zero)
     try:
@@ -57,7 +59,7 @@ KINDS = {
 
 
 def kind_of(leaf: np.ndarray) -> str:
-    """The symmetry of an array, a key of `KINDS`."""
+    """The symmetry of an array: "zero", "symmetric" or "any", the keys of `KINDS`."""
     if not np.any(leaf):
         return "zero"
     if leaf.ndim < 2 or leaf.shape[-1] != leaf.shape[-2]:
@@ -66,14 +68,18 @@ def kind_of(leaf: np.ndarray) -> str:
 
 
 def weaker(kind: str, leaf: Array | np.ndarray) -> str:
-    """The next weaker symmetry of an array: a zero array is also symmetric."""
+    """The next weaker symmetry after ``kind``: "symmetric" after "zero" if the array is square, else "any"."""
     square = leaf.ndim > 1 and leaf.shape[-1] == leaf.shape[-2]
     return "symmetric" if kind == "zero" and square else "any"
 
 
 def preserved(kinds: list[str], slopes: list[Balls], is_one_formula: bool) -> list[bool]:
-    """Whether the field preserves the symmetry of each array. Zeros must be preserved exactly, since a field that
-    nearly preserves them may move them at other weights.
+    """For each array, whether the field preserves its symmetry.
+
+    Zeros must be preserved exactly, since a field that nearly preserves them may move them at other weights.
+
+    **Arguments:** kinds: the symmetry of each array; slopes: the field of each array at random weights with these
+    symmetries; is_one_formula: as in `Landscape`.
     """
     steepest = max(np.max(largest(slope), initial=0.0) for slope in slopes)
     found = []
@@ -92,8 +98,10 @@ def preserved(kinds: list[str], slopes: list[Balls], is_one_formula: bool) -> li
 
 
 def bases(leaves: list, kinds: list[str], slopes: list[Balls] | None) -> list[np.ndarray]:
-    """Orthonormal bases, in columns, of the set of each array to which the flow is confined. A weight with zero
-    gradient at generic weights never moves.
+    """For each array, an orthonormal basis, in columns, of the subspace in which the flow can move it.
+
+    **Arguments:** leaves: the arrays; kinds: their symmetries, which the flow preserves; slopes: the field at
+    random weights with these symmetries, or None. Where it is zero at random weights, a weight never moves.
     """
     found = [_basis(leaf.shape, kind) for leaf, kind in zip(leaves, kinds, strict=True)]
     if slopes is None:
@@ -116,7 +124,12 @@ def _basis(shape: tuple[int, ...], kind: str) -> np.ndarray:
 
 
 def orbit_of(conserved: Callable, unravel: Callable, point: np.ndarray, anywhere: PyTree, slopes: list[Balls]):
-    """J x if the loss is invariant under x -> e^{sJ} x; None if no such symmetry is known."""
+    """The vector J x at the point x, if the loss is invariant under x -> e^{sJ} x with a diagonal matrix J of
+    signs; None if this is not known.
+
+    **Arguments:** conserved: the conserved quantity <x, J x>, or a function that returns None; unravel: maps a
+    vector to weights; point: x; anywhere: random weights; slopes: the field there.
+    """
     if conserved(anywhere) is None:
         return None
     generator = lambda state: jax.tree.leaves(jax.tree.map(lambda x: x / 2, jax.grad(conserved)(state)))
@@ -132,7 +145,7 @@ def orbit_of(conserved: Callable, unravel: Callable, point: np.ndarray, anywhere
 
 
 def without(basis: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """An orthonormal basis of the complement of a direction."""
+    """An orthonormal basis, in columns, of all vectors in the span of a basis that are orthogonal to a direction."""
     inside = basis.T @ direction
     if not inside.any():
         return basis

@@ -1,4 +1,4 @@
-"""A gradient flow, and whether it flows down its loss."""
+"""The parts of a gradient flow that the bounds need, and a test whether its field is the gradient of its loss."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -28,10 +28,10 @@ class Landscape(NamedTuple):
 
     **Fields:**
 
-    - field: minus the gradient.
-    - conserved: the conserved quantity, or a function that returns None.
-    - loss: the loss, if its gradient is what flows.
-    - is_one_formula: whether the field is one formula everywhere, even if its program has branches.
+    - field: maps weights to minus the gradient.
+    - conserved: maps weights to a conserved quantity, or returns None if there is none.
+    - loss: maps weights to the loss if the field is computed as its derivative, else None.
+    - is_one_formula: whether the field is the same formula at all weights, even if its program has branches.
     """
 
     field: Field
@@ -41,12 +41,13 @@ class Landscape(NamedTuple):
 
 
 def descends(flow: Landscape, state: PyTree) -> bool:
-    """Whether the field is minus the gradient of the loss. With `stop_gradient` or `custom_jvp` it may not be.
+    """Whether the field is minus the gradient of the loss, which may fail if the loss uses `stop_gradient` or
+    `custom_jvp`.
 
-    Derivatives of the loss along random directions are compared with differences of the loss in balls. If balls fail,
-    the answer is yes.
+    The derivative by the field along random directions is compared with difference quotients of the loss, computed
+    in balls. If the loss is not known or balls cannot be used, the answer is yes.
 
-    **Arguments:** flow; state: the weights near which both are compared.
+    **Arguments:** flow; state: the weights near which they are compared.
     """
     if flow.loss is None or flow.is_one_formula:
         return True

@@ -1,12 +1,14 @@
-"""A bound on the remaining length of a flow in a valley, whose floor may be a continuum of minima.
+"""A bound on the remaining length of a flow in a valley, where minima may form a continuum.
 
-If L = q(p(x)), with q quadratic of least curvature lambda > 0, and the Jacobian of p has full row rank on a ball, with
-least singular value sigma, then |grad L|^2 >= sigma^2 |grad q|^2 >= 2 mu (L - min q), mu = lambda sigma^2. The path has
-length at most sqrt(2 (L - min q)/mu) <= |grad q|/(lambda sigma), if that is less than the radius. A sum of squares has
-p = r, its residuals, and the length |r|/sigma. A quadratic loss has p = x: sigma = 1 everywhere, and no ball is needed.
+Let L = q(p(x)), where q is quadratic with least curvature lambda > 0. Suppose that the Jacobian of p has full row
+rank on a ball, with least singular value sigma. Then |grad L|^2 >= sigma^2 |grad q|^2 >= 2 mu (L - min q) with mu =
+lambda sigma^2. So the path has length at most sqrt(2 (L - min q)/mu) <= |grad q|/(lambda sigma), if this is less
+than the radius of the ball. For a sum of squares, p is the vector r of residuals, and the bound is |r|/sigma. For a
+quadratic loss, p(x) = x and sigma = 1 everywhere, so that no ball is needed.
 
-A sum of squares |A x - b|^2 with A of any rank never moves along the kernel of A. With sigma the least singular value
-of A that is not zero, the path has length at most |grad L|/(2 sigma^2). The rank is that of a matrix of whole numbers.
+For a sum of squares |A x - b|^2, where A may have any rank, the flow never moves along the kernel of A. Let sigma
+be the least nonzero singular value of A. Then the path has length at most |grad L|/(2 sigma^2). The rank of A is
+computed exactly, after scaling A to a matrix of whole numbers.
 """
 
 import math
@@ -31,7 +33,7 @@ Vector = Float[Array, " n"]
 
 
 def in_a_valley(loss: Callable[[PyTree], Array], state: PyTree) -> float:
-    """A bound on the length of the path to the limit; infinite if no ball is found."""
+    """A bound on the length of the path from a state to the limit; infinite if no suitable ball is found."""
     point, unravel = ravel_pytree(state)
     point = np.asarray(point)
     of_weights = lambda x: loss(unravel(x))
@@ -51,7 +53,7 @@ def in_a_valley(loss: Callable[[PyTree], Array], state: PyTree) -> float:
 
 
 def _by(inner: Callable[[Vector], Vector], outer: Quadratic | None, point: np.ndarray) -> float:
-    """The bound for a quadratic of ``inner``; for its square, if ``outer`` is None."""
+    """The bound for the loss outer(inner(x)), or |inner(x)|^2 if ``outer`` is None; infinite if it does not apply."""
     values = Traced(inner, point)
     if outer is None:
         reach = norm(around(values, point).largest)
@@ -73,12 +75,12 @@ def _by(inner: Callable[[Vector], Vector], outer: Quadratic | None, point: np.nd
 
 
 def _steepest(loss: Quadratic, point: np.ndarray) -> float:
-    """A bound on |grad q| at a point."""
+    """An upper bound on |grad q| at p(x), where the loss is q(p(x)) and x is the point."""
     return MORE * norm(around(Traced(lambda x: jax.grad(loss.outer)(loss.inner(x)), point), point).largest)
 
 
 def _of_any_rank(residuals: Callable[[Vector], Vector], loss: Quadratic, point: np.ndarray) -> float:
-    """The bound for residuals that are affine, if their Jacobian is known exactly."""
+    """The bound for a sum of squares of affine residuals with a Jacobian that is known exactly; infinite otherwise."""
     jacobian = Traced(jax.jacfwd(residuals), point)
     if point.size > _MOST_IN_RANK or jacobian.shapes[0][0] > _MOST_IN_RANK:
         return math.inf

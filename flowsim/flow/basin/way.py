@@ -1,4 +1,4 @@
-"""A bound on the remaining length of a gradient flow, and whether a start is a critical point."""
+"""A proved bound on the remaining length of a gradient flow, and a test whether a start is a critical point."""
 
 import math
 from collections.abc import Callable
@@ -20,12 +20,12 @@ _AT_REST = 1e-12  # of the weights: a start that moves less is at rest up to rou
 
 
 class Tail(NamedTuple):
-    """The continuation of a flow beyond its end, and what remains after it.
+    """The continuation of a flow beyond the end of its trajectory.
 
     **Fields:**
 
-    - moved: the weights at the end of the continuation minus those at the end of the flow.
-    - way_to_go: a bound on the remaining length after the continuation.
+    - moved: the weights at the end of the continuation minus those at the end of the trajectory.
+    - way_to_go: a bound on the length of the flow from the end of the continuation to the limit.
     """
 
     moved: PyTree
@@ -33,20 +33,20 @@ class Tail(NamedTuple):
 
 
 def way_to_go(flow: Landscape, state: PyTree, start: PyTree, step_size: float = 0.0, apart: float = 0.0) -> float:
-    """A proved bound on the length of the path from a state to the limit of a gradient flow; infinite if no bound is
-    found.
+    """A proved bound on the length of the path from a state to the limit of a gradient flow; infinite if no bound
+    is found.
 
-    The curvature is taken in the smallest set of weights that provably contains the flow: symmetric matrices and zero
-    arrays stay so if the field preserves them at all such weights. A symmetry of the loss, or a continuum of minima of
-    a sum of squares, is allowed for.
+    Only curvatures within the smallest subspace that provably contains the flow matter: arrays that are symmetric
+    or zero at t = 0 remain so if the field preserves this at all weights. A continuous symmetry of the loss with a
+    conserved quantity is taken into account, and so is a continuum of minima.
 
     **Arguments:**
 
     - flow: the flow.
     - state: the weights at which the path begins.
     - start: the weights at t = 0.
-    - step_size: that of gradient descent in place of the flow: its steps contract where they are less than 2/curvature.
-    - apart: for a path that begins within this distance of the state.
+    - step_size: 0 for the flow; for gradient descent its step size, which must be less than 2/curvature.
+    - apart: the bound also holds for every path that begins within this distance of the state.
     """
     leaves, structure = jax.tree.flatten(state)
     is_small = sum(leaf.size for leaf in leaves) <= _LARGEST_BOWL
@@ -71,9 +71,11 @@ def _or_infinity(bound: Callable[..., float], *arguments: object) -> float:
 
 
 def rests(flow: Landscape, state: PyTree) -> bool:
-    """Whether a start with zero gradient in float64 is a critical point: its gradient is exactly zero, or it is a
-    minimum up to rounding. If balls fail, an underflow is excluded instead: every array must have a nonzero gradient at
-    nearby weights.
+    """Whether a start with zero gradient in float64 is a critical point: the exact gradient is zero, or the start
+    is a minimum up to rounding.
+
+    If the gradient cannot be computed in balls, the test only excludes an underflow: the gradient of every array
+    must be nonzero at nearby weights.
     """
     largest = lambda leaf: float(np.max(np.abs(leaf), initial=0.0))
     size = max(map(largest, jax.tree.leaves(state)))
