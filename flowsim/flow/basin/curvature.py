@@ -89,8 +89,8 @@ def least_eigenvalue(matrix: Wide) -> float:
 
 
 def least_contraction(hessian: Wide, step_size: float) -> float:
-    """A mu such that each step of gradient descent multiplies |grad L| by at most 1 - step_size mu, if mu is
-    positive; else no statement is made.
+    """A number mu such that each step of gradient descent multiplies |grad L| by at most 1 - step_size mu. The
+    result says nothing unless it is positive.
 
     **Arguments:** hessian: an enclosure of the Hessians along the step; step_size: eta.
     """

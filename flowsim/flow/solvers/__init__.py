@@ -1,1 +1,1 @@
-"""Methods that step a flow: Radau IIA for any loss and for arrowheads, their step sizes, and the diffrax solvers."""
+"""Methods that integrate a flow: Radau IIA for any loss and for arrowheads, its step sizes, and explicit methods."""

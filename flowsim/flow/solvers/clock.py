@@ -1,5 +1,7 @@
-"""Times as pairs of an origin and the time since. If a flow leaves a saddle late, float64 cannot resolve the drop in
-times from the start, but it can in times from an origin shortly before.
+"""Times of a flow as pairs of an origin and the time since this origin.
+
+If a flow leaves a saddle late, times from the start are too large for float64 to resolve the drop of the loss.
+Times from an origin shortly before the drop resolve it.
 """
 
 import dataclasses
@@ -13,18 +15,24 @@ Times = Float[np.ndarray, " T"]
 
 
 def origin_moves(origins: Times, since: Times) -> Bool[np.ndarray, " steps"]:
-    """For each row except the last, whether the next row counts time from a later origin."""
+    """For each row except the last, whether the next row counts time from a later origin.
+
+    **Arguments:** origins, since: (T,) the origin of each row, and its time since this origin.
+    """
     return (np.diff(origins) > 0) | (np.diff(since) < 0)
 
 
 def since_last_origin(origins: Times, since: Times) -> Times:
-    """The time since the last origin, 0 before it."""
+    """(T,) the time of each row since the last of all origins, 0 for rows before this origin.
+
+    **Arguments:** origins, since: as for `origin_moves`.
+    """
     row = _last_origin(origins, since)
     return np.append(np.zeros(row), since[row:])
 
 
 def lengths(run: Trajectory) -> Times:
-    """The time from each output time to the next."""
+    """(T - 1,) the time from each output time to the next, also where float64 cannot resolve it from the start."""
     if run.counted is None:
         return np.diff(np.asarray(run.t))
     origins, since = map(np.asarray, run.counted)
@@ -32,10 +40,10 @@ def lengths(run: Trajectory) -> Times:
 
 
 def counted(run: Trajectory) -> tuple[Times, float]:
-    """Times in which a flow can be drawn, and the time that is their zero.
+    """Times at which a flow can be drawn, one for each row, and the time of the flow at which they are zero.
 
-    Usually these are the output times from the start, and 0. If the flow leaves a saddle late, they are counted from
-    its steepest point after the last origin, and the second value is the time of that point.
+    Usually the result is the output times and 0. If the flow leaves a saddle late, the times are counted from the
+    row of largest |grad L| after the last origin, and the second value is the time of that row.
     """
     if run.counted is None:
         return np.asarray(run.t), 0.0
@@ -50,16 +58,17 @@ def counted(run: Trajectory) -> tuple[Times, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Clock:
-    """The times at which a flow is judged. They increase from row to row, even during drops that are so late that
-    float64 cannot resolve them.
+    """A clock for a flow. Its readings increase from row to row, even during drops of the loss that are so late
+    that float64 cannot resolve them in times from the start.
 
-    After the last origin they count from it. Before it, each step takes one unit.
+    After the last origin the clock shows the time since this origin. Before it, each step takes one unit of the
+    clock.
 
     **Fields:**
 
-    - times: (T,) at the rows of the flow.
-    - rates: (T,) the time that passes in a unit after each row.
-    - from_start: (T,) the times from the start.
+    - times: (T,) the readings of the clock at the rows of the flow.
+    - rates: (T,) the time of the flow that passes in one unit of the clock after each row.
+    - from_start: (T,) the times of the rows from the start of the flow.
     """
 
     times: Times
@@ -79,15 +88,15 @@ class Clock:
         return Clock(times, np.append(lengths(run)[:row], np.ones(since.size - row)), origins + since)
 
     def rate(self, t: float | np.ndarray) -> np.ndarray:
-        """The time that passes in a unit after each of these times."""
+        """The time of the flow that passes in one unit of the clock, after each reading t."""
         return np.asarray(self.rates[np.searchsorted(self.times, t, side="right") - 1])
 
     def lengths(self, t: Times) -> Float[np.ndarray, " steps"]:
-        """The time from each to the next of increasing times, among which are those of all rows."""
+        """The times of the flow between consecutive readings t, which increase and include ``times``."""
         return np.diff(t) * self.rate(t[:-1])
 
     def since_start(self, t: float | np.ndarray) -> np.ndarray:
-        """These times, counted from the start of the flow."""
+        """The times from the start of the flow at readings t."""
         if self.from_start is self.times:
             return np.asarray(t)
         beyond = np.maximum(np.asarray(t) - self.times[-1], 0.0)

@@ -1,4 +1,4 @@
-"""The solvers by diffrax: a stretch of a flow, its state between two steps, and the reduced flow."""
+"""Integration with diffrax: of a stretch of a flow, of its states inside steps, and of the reduced flow."""
 
 import contextlib
 import math
@@ -37,8 +37,9 @@ _MOST_REDUCED_STEPS = 2_000_000
 
 
 class Method(NamedTuple):
-    """A solver, and the number of eigenvectors of the Hessian that it keeps. Beyond `DENSE_LIMIT` weights an implicit
-    solver keeps none: it is Kvaerno5, with GMRES for its Newton steps.
+    """A solver, "arrowhead", "explicit" or "implicit", and the number of eigenvectors of the Hessian that an
+    implicit solver keeps. If that is larger than `DENSE_LIMIT`, the Hessian is not formed: the solver is Kvaerno5
+    with GMRES for its Newton steps.
     """
 
     solver: str
@@ -48,18 +49,22 @@ class Method(NamedTuple):
 def more_directions(weights: int, directions: int) -> int:
     """The next larger number of eigenvectors of a Hessian to keep.
 
-    **Arguments:** weights: their number; directions: the number so far.
+    **Arguments:** weights: the number of weights; directions: the number of eigenvectors so far.
     """
     few = [count for count in _DIRECTIONS if directions < count < weights / 2 and weights > ALWAYS_WHOLE]
     return min([*few, weights])
 
 
 class Asked(NamedTuple):
-    """The settings of a solver.
+    """The tolerances of a solver, and limits of its steps.
 
-    It holds the relative and absolute errors of a step, the least sizes of the weights for the relative error, the
-    largest step relative to the larger of the time and the timescale of the start, this timescale, and the cost of a
-    Hessian in evaluations of the field.
+    **Fields:**
+
+    - rtol, atol: the relative and the absolute error of a step.
+    - sizes: the sizes of the weights at the start, for the relative error.
+    - growth: the longest step, relative to the larger of the time and ``timescale``.
+    - timescale: the time in which the gradient changes at the origin of time.
+    - renewal: the cost of a Hessian in evaluations of the field.
     """
 
     rtol: Scalar
@@ -71,11 +76,10 @@ class Asked(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Conditions under which a stretch ends before its last time, but not before ``earliest``.
+    """Conditions under which a stretch of a flow ends before its last time, but not before ``earliest``.
 
-    It ends at an excess of at most ``excess``; at a |grad|^2 of at most ``grad_norm_sq`` if the excess is at most
-    ``least`` or unknown; or at a |grad|^2 that may be rounding. The conditions on the gradient apply from the time
-    ``leaving`` on.
+    It ends where the excess loss is at most ``excess``. From the time ``leaving`` on, it also ends where |grad L|^2
+    is small: at most ``grad_norm_sq`` if the excess is unknown or at most ``least``, else at most ``rounding``.
     """
 
     earliest: ArrayLike
@@ -87,7 +91,7 @@ class Ending(NamedTuple):
 
 
 def ending(*numbers: ArrayLike) -> Ending:
-    """An `Ending` with these numbers."""
+    """An `Ending` with its fields given as numbers, in order."""
     return Ending(*[np.asarray(number, dtype=float) for number in numbers])
 
 
@@ -95,10 +99,14 @@ NEVER = ending(math.inf, -math.inf, -math.inf, -math.inf, -math.inf, 0.0)
 
 
 class Steps(NamedTuple):
-    """The accepted steps of a stretch, padded to a fixed number.
+    """The ends of the accepted steps of a stretch, padded to a fixed number.
 
-    It holds their times, weights and dissipated energies; the numbers of accepted and rejected steps and of evaluations
-    of the field; whether the implicit solver keeps too few eigenvectors; and the result of diffrax.
+    **Fields:**
+
+    - t, states, dissipated: times, states and dissipated energies, with steps on the first axis.
+    - accepted, rejected, fields: the numbers of accepted steps, rejected steps and evaluations of the field.
+    - too_few: whether the implicit solver should keep more eigenvectors of the Hessian.
+    - result: the result of diffrax.
     """
 
     t: Float[Array, " steps"]
@@ -112,23 +120,23 @@ class Steps(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether an ending was met."""
+        """Whether a condition of the `Ending` was met."""
         return bool(self.result == diffrax.RESULTS.event_occurred)
 
     @property
     def stuck(self) -> bool:
-        """Whether steps became too short relative to the time."""
+        """Whether the solver stopped because steps became too short relative to the time."""
         return bool(self.result == diffrax.RESULTS.dt_min_reached)
 
     @property
     def finished(self) -> bool:
-        """Whether the stretch reached its last time, met an ending, or made its number of steps."""
+        """Whether the stretch reached its last time, met a condition of the `Ending`, or made its number of steps."""
         full = bool(self.result == diffrax.RESULTS.max_steps_reached) and int(self.accepted) > 0
         return full or self.ended or bool(self.result == diffrax.RESULTS.successful)
 
 
 class _ArrowheadRadau(AbstractRadau):
-    """Radau IIA with the structured Newton of `radau_step`."""
+    """Radau IIA on (U, u) of an arrowhead, with the structured Newton's method of `radau_step`."""
 
     rtol: Scalar
 
@@ -146,7 +154,7 @@ class _ArrowheadRadau(AbstractRadau):
 
 
 class _ReducedRadau(AbstractRadau):
-    """Radau IIA on the diagonal of U, u and the clock."""
+    """Radau IIA on the reduced arrowhead flow: the diagonal of U, u and the clock."""
 
     rtol: Scalar
 
@@ -174,15 +182,15 @@ def integrate(
     method: Method,
     most_steps: int,
 ) -> Steps:
-    """Integrate until the last time, an ending, or a number of steps.
+    """Integrate a stretch of a flow until its last time, a condition for an early end, or a number of steps.
 
     **Arguments:**
 
     - system: the flow.
-    - y: the weights and the energy dissipated so far.
-    - times: the first, the last, and the length of the first step.
-    - asked: the settings of the solver.
-    - ending: where it may end early.
+    - y: the state and the energy dissipated so far.
+    - times: the first time, the last time, and the length of the first step.
+    - asked: the tolerances.
+    - ending: the conditions for an early end.
     - method: the solver.
     - most_steps: the largest number of steps.
     """
@@ -192,7 +200,7 @@ def integrate(
 
 
 def _threads(method: Method) -> contextlib.AbstractContextManager:
-    """A context with the number of threads for decompositions."""
+    """A context that limits BLAS to the number of threads that suits a method."""
     return blas_in_one_thread() if method.solver == "implicit" else contextlib.nullcontext()
 
 
@@ -276,17 +284,17 @@ def _solver(system: AbstractSystem, method: Method, y: PyTree, asked: Asked, fir
 def between(
     system: AbstractSystem, steps: tuple[PyTree, PyTree], times: Float[Array, "n 3"], asked: Asked, method: Method
 ) -> tuple[PyTree, Bool[Array, " n"]]:
-    """The state of a flow at one time within each of n steps, and whether it was found.
-
-    Each state is computed by one shorter step from the start of its step.
+    """Compute the state of a flow at one time inside each of n steps, by a shorter step from the start of the step.
 
     **Arguments:**
 
     - system: the flow.
-    - steps: weights and dissipated energy at the start of each step, and at its end.
-    - times: (n, 3) the start of each step, a time in it, and its end.
-    - asked: the settings of the solver.
+    - steps: (state, dissipated energy) at the start of each step and at its end, with steps on the first axis.
+    - times: (n, 3) the start of each step, a time in the step, and its end.
+    - asked: the tolerances.
     - method: the solver.
+
+    **Returns:** (state, dissipated energy) at these times, and (n,) whether the shorter step succeeded.
     """
     begins, ends = steps
     with _threads(method):
@@ -323,15 +331,17 @@ def _between(system, begins, ends, times, asked, method):
 
 
 def solve_reduced(arrowhead: AbstractArrowhead, start: State, ts: Float[Array, " T"], rtol: float, atol: float):
-    """The diagonal of U, u, the clock and the dissipated energy of an arrowhead flow at ``ts``, by its reduction; and
-    the numbers of accepted and rejected steps.
+    """Integrate an arrowhead flow by its reduction, with the explicit method Dopri8.
 
     **Arguments:**
 
     - arrowhead: the structure of the flow.
     - start: U and u at t = 0.
-    - ts: (T,) the output times.
-    - rtol, atol: the errors of a step.
+    - ts: (T,) the output times from 0 on.
+    - rtol, atol: the relative and the absolute error of a step.
+
+    **Returns:** the diagonal of U (T, d), u, the clock and the dissipated energy (T,), in one tuple; and the
+    numbers of accepted and rejected steps.
 
     **Raises:** `RuntimeError` if the integration fails.
     """

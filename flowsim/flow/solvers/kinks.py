@@ -1,4 +1,4 @@
-"""Kinks that a flow cannot cross: the gradient jumps there, and the field points back from both sides."""
+"""Kinks that a flow cannot cross: surfaces at which the gradient jumps and the field points back from both sides."""
 
 from collections.abc import Callable
 
@@ -22,14 +22,14 @@ _GROWS = 3.0  # the largest factor by which the change at a kink grows if the di
 
 
 def rows_before_kink(system: AbstractSystem, t: np.ndarray, state: Callable[[int], PyTree]) -> int | None:
-    """The number of rows of a run before a kink at its end, by `BEFORE` at least; None if there is no kink, or no such
-    row after the start.
+    """The number of rows of a run that lie safely before a kink at its end, in time by at least the fraction
+    `BEFORE`. None if the run does not end at a kink, or if only the start lies before it.
 
     **Arguments:**
 
     - system: the flow.
-    - t: (T,) its times.
-    - state: the number of a row -> the state there.
+    - t: (T,) the times of the rows.
+    - state: maps the number of a row to the state there.
     """
     for cut in _CUTS:
         count = int(np.sum(t <= (1 - cut) * t[-1]))
@@ -41,14 +41,14 @@ def rows_before_kink(system: AbstractSystem, t: np.ndarray, state: Callable[[int
 def meets_kink(system: AbstractSystem, before: PyTree, end: PyTree, times: tuple[float, float]) -> bool:
     """Whether the field jumps where a solver failed.
 
-    It does if the field changes within a short distance along the path, and hardly more within ten times this distance,
-    unlike a smooth field.
+    The field is evaluated at short distances along the path. If it changes at one of these distances, and by less
+    than three times as much at ten times the distance, it jumps. A smooth field would change in proportion.
 
     **Arguments:**
 
     - system: the flow.
-    - before, end: states on the path, the second one at its end.
-    - times: the times of these states.
+    - before, end: a state on the path, and the state where the solver failed.
+    - times: the times of both states.
     """
     first, last = times
     near = _NEAR * last / (last - first)
@@ -67,10 +67,13 @@ def meets_kink(system: AbstractSystem, before: PyTree, end: PyTree, times: tuple
 def _changes(
     system: AbstractSystem, before: PyTree, end: PyTree, distances: Float[Array, " h"]
 ) -> tuple[Float[Array, " h"], Scalar, Scalar]:
-    """The change of the field at distances from a state, its size before it, and its rounding.
+    """Changes of the field near the end of a path.
 
-    The distances are in units of the path from ``before`` to ``end``. The rounding is the change of the field by the
-    last digits of the weights, at either state, except for weights that cross a kink.
+    **Arguments:** before, end: two states; distances: (h,) signed distances from ``end``, in units of end - before.
+
+    **Returns:** (h,) the norm of the change of the field at each distance; the norm of the field at ``before``; and
+    the rounding error of the field. The rounding error is found by changes of the weights in their last digits, as
+    a lower quartile, so that changes across a kink do not count.
     """
     slope, way = system.field(end), jax.tree.map(jnp.subtract, end, before)
 

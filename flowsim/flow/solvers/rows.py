@@ -1,6 +1,6 @@
-"""A flow as one pure function of its start that returns the ends of its steps, for vmap and jvp.
+"""A flow as a pure function of its start, for vmap and jvp. It returns the flow at the ends of its steps.
 
-Searches evaluate many problems by it. Verdicts are given on `gradient_flow` only.
+Searches use it to evaluate many problems. Verdicts are given on `gradient_flow` only.
 """
 
 import functools
@@ -26,7 +26,7 @@ _STOP = 1e-12  # of the excess
 
 
 class _Seen(NamedTuple):
-    """The excess so far, and the numbers of accepted and rejected steps."""
+    """The excess at the last accepted step, and the numbers of accepted and rejected steps."""
 
     excess: Scalar
     count: Int[Array, ""]
@@ -34,7 +34,7 @@ class _Seen(NamedTuple):
 
 
 class _UntilLeast(AbstractObserver):
-    """Ends a flow when its excess is small enough."""
+    """Ends a flow when its excess is at most ``least``, or after too many steps."""
 
     least: Scalar
 
@@ -55,19 +55,22 @@ class _UntilLeast(AbstractObserver):
 def traced_flow(
     system: AbstractSystem, start: PyTree, minimum: Scalar, rtol: float
 ) -> tuple[Trajectory, Bool[Array, ""]]:
-    """The flow of a system until its excess has decreased by a factor 1e-12, and whether it got there. It never does if
-    no minimum is known.
+    """Integrate the flow of a system until its excess loss has decreased by the factor 1e-12.
 
-    The factor is relative to the excess at the start or, for an arrowhead, at its saddle if that is smaller. The end is
-    repeated up to a fixed length, so that all flows have the same shapes. Derivatives are those of Newton's iterations:
-    exact to rounding for an arrowhead, else to about a percent.
+    The factor is relative to the excess at the start or, for an arrowhead, to that at its saddle if this is
+    smaller. JAX differentiates through Newton's iterations. The derivatives are exact up to rounding for an
+    arrowhead, otherwise to about one percent.
 
     **Arguments:**
 
     - system: the flow.
     - start: the model at t = 0.
-    - minimum: the least loss.
+    - minimum: the least loss, NaN if unknown.
     - rtol: the relative error of a step.
+
+    **Returns:** the trajectory, with its end repeated up to a fixed length, so that all flows have the same shapes;
+    and whether the excess became small enough within the largest number of steps. It does not if the minimum is
+    unknown.
     """
     state = system.encode(start)
     if isinstance(system, ArrowheadSystem) and isinstance(system.arrowhead, Arrowhead):
@@ -83,5 +86,8 @@ def traced_flow(
 
 
 def trajectory_of(rows: Row, models: PyTree, minimum: Scalar) -> Trajectory:
-    """The trajectory of a recorded flow with these models."""
+    """The trajectory of a recorded flow.
+
+    **Arguments:** rows: its rows; models: its models, with time on the first axis; minimum: the least loss.
+    """
     return uncertified(rows.t, models, minimum + rows.excess, rows.excess, rows.grad_norm_sq, rows.dissipated)

@@ -1,4 +1,4 @@
-"""Step sizes of implicit methods."""
+"""The control of the step size of implicit methods, and the sizes of weights for relative errors."""
 
 from typing import NamedTuple
 
@@ -18,8 +18,8 @@ _ALIKE = 1e-3  # of the largest of n weights, times n: the smallest of n random 
 
 
 class Past(NamedTuple):
-    """The last accepted step: its length, 0 before there is one, and its error; and whether a step was rejected
-    since.
+    """The length of the last accepted step (0 before the first), its error, and whether a step was rejected after
+    it.
     """
 
     length: Scalar
@@ -33,19 +33,20 @@ def begin() -> Past:
 
 
 def next_length(length: Scalar, error: Scalar, order: ArrayLike, past: Past) -> tuple[Scalar, Past]:
-    """The length of the next step, and the updated past.
+    """The length of the next step, and the updated `Past`.
 
-    A step is accepted if its error is at most 1. The next length is predicted from the last two errors, since they
-    change together with the flow.
+    A step is accepted if its error is at most 1. The next length is predicted from the errors of the last two
+    steps, which show a trend.
 
     **Arguments:**
 
-    - length: the length of the last step.
-    - error: its error in units of the tolerance, infinite if it failed.
-    - order: the order of the error.
-    - past: the last accepted step.
+    - length: the length of the step just made.
+    - error: its error in units of the tolerance, infinite if the step failed.
+    - order: the error is proportional to length^order.
+    - past: the last accepted step before.
 
-    **Source:** Gustafsson, Control-theoretic techniques for stepsize selection in implicit Runge-Kutta methods (1994).
+    **Source:** Gustafsson, Control-theoretic techniques for stepsize selection in implicit Runge-Kutta methods
+    (1994).
     """
     accepted = error <= 1
     known = jnp.maximum(error, _LEAST_ERROR)
@@ -60,8 +61,8 @@ def next_length(length: Scalar, error: Scalar, order: ArrayLike, past: Past) -> 
 
 
 class PredictiveStepSize(diffrax.AbstractStepSizeController):
-    """The step sizes of `next_length` for diffrax. ``growth`` is the longest step relative to the larger of the time
-    and the timescale of the start.
+    """Controls the step sizes of diffrax by `next_length`. A step is at most ``growth`` times the larger of the
+    time and ``timescale``, the time in which the gradient changes at the start.
     """
 
     growth: Scalar
@@ -72,11 +73,11 @@ class PredictiveStepSize(diffrax.AbstractStepSizeController):
         return self
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        """The end of the first step."""
+        """The end of the first step, and the `Past` before it."""
         return t0 + dt0, begin()
 
     def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state):
-        """Whether a step is accepted, and where the next one ends."""
+        """Whether a step is accepted, and the start and end of the next one."""
         error = jnp.asarray(y_error)
         length, past = next_length(jnp.asarray(t1 - t0), error, error_order, controller_state)
         accepted = error <= 1
@@ -89,11 +90,11 @@ class PredictiveStepSize(diffrax.AbstractStepSizeController):
 
 
 def own_sizes(start: PyTree, first_move: Scalar) -> PyTree:
-    """The size of each weight at a start, in units of which its error is measured.
+    """The size of each weight at a start, the unit of its relative error.
 
-    It is the largest absolute value in the array of the weight, or its own absolute value if that is far smaller. A
-    weight that is zero takes the smallest size of the others. If all weights are zero, their size is ``first_move``, or
-    1 if that is zero too.
+    The size is the largest absolute value in the array of the weight, or the absolute value of the weight itself if
+    that is far smaller. A weight that is zero gets the smallest size of all nonzero weights. If all weights are
+    zero, each has the size ``first_move``, or 1 if that is zero too.
     """
 
     def alike(x):

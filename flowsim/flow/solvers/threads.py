@@ -1,4 +1,4 @@
-"""The number of threads for numerical work."""
+"""The number of cores for numerical work, and a context that limits BLAS to one thread."""
 
 import contextlib
 import functools
@@ -21,8 +21,8 @@ def cores() -> int:
 def blas_in_one_thread() -> Iterator[None]:
     """A context in which BLAS and LAPACK use one thread, in the whole process.
 
-    Decompositions of a few hundred rows gain nothing from a second thread, which waits in a loop and so takes a core
-    from XLA. If such contexts overlap in several threads, only the first one sets and resets the limit.
+    Decompositions of a few hundred rows gain nothing from a second thread. It would wait in a loop and so take a
+    core from XLA. If several threads enter this context at once, only the first one sets and resets the limit.
     """
     if not _limiting.acquire(blocking=False):
         yield
