@@ -92,7 +92,9 @@ class Clock:
         return np.asarray(self.rates[np.searchsorted(self.times, t, side="right") - 1])
 
     def lengths(self, t: Times) -> Float[np.ndarray, " steps"]:
-        """The times of the flow between consecutive readings t, which increase and include ``times``."""
+        """The times of the flow that pass between consecutive readings t. These must increase and include
+        ``times``.
+        """
         return np.diff(t) * self.rate(t[:-1])
 
     def since_start(self, t: float | np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Radau IIA, the collocation method behind every implicit step: its nodes, error estimate and interpolation."""
+"""Radau IIA, the collocation method of the implicit solvers: its coefficients, error estimate and extrapolation."""
 
 import functools
 
@@ -20,10 +20,12 @@ DAMPING = 0.1
 
 @functools.cache
 def radau_tableau() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Radau IIA with `STAGES` stages: nodes c, matrix A, and weights of the error estimate.
+    """The coefficients of Radau IIA with s = `STAGES` stages: nodes c (s,), matrix A (s, s), and the weights (s +
+    1,) of the error estimate.
 
-    The nodes are the zeros of P_s - P_{s-1} (Legendre, on [0, 1]); A integrates the interpolating polynomial; the
-    estimate is proportional to the divided difference of the field over 0 and the nodes, so of order s.
+    The nodes are the zeros of P_s - P_{s-1}, with the Legendre polynomials P on [0, 1]. A maps values at the nodes
+    to the integrals of their interpolating polynomial from 0 to each node. The estimate is proportional to the
+    divided difference of the field over 0 and the nodes: for steps of length h it has the order h^{s+1}.
 
     **Source:** Hairer and Wanner, Solving Ordinary Differential Equations II, sections IV.5 and IV.8.
     """
@@ -43,8 +45,8 @@ NODES = np.append(0.0, radau_tableau()[0])
 
 
 class AbstractRadau(diffrax.AbstractAdaptiveSolver):
-    """Radau IIA for (weights, dissipated energy). Its error is a number in units of the tolerance. Steps are not
-    interpolated.
+    """A diffrax solver by Radau IIA for the state (weights, dissipated energy). The error of a step is one number,
+    in units of the tolerance. Steps are not interpolated.
     """
 
     term_structure = diffrax.ODETerm
@@ -55,35 +57,38 @@ class AbstractRadau(diffrax.AbstractAdaptiveSolver):
         return ORDER
 
     def error_order(self, terms):
-        """The order of the error estimate."""
+        """The power of the step length to which the error estimate is proportional."""
         return STAGES + 1
 
     def func(self, terms, t0, y0, args):
-        """The field."""
+        """The velocity of (weights, dissipated energy)."""
         return terms.vf(t0, y0, args)
 
 
 def lagrange(x: Float[Array, " points"]) -> Float[Array, "points nodes"]:
-    """The values at x of the Lagrange polynomials for 0 and the nodes."""
+    """The values at points x of the Lagrange polynomials for 0 and the nodes, one polynomial in each column."""
     gaps = NODES[:, None] - NODES[None, :] + np.eye(STAGES + 1)
     others = jnp.where(jnp.eye(STAGES + 1, dtype=bool)[None], 1.0, (x[:, None] - jnp.asarray(NODES)[None, :])[:, None])
     return jnp.prod(others, axis=2) / jnp.asarray(np.prod(gaps, axis=1))[None, :]
 
 
 def after(length: Scalar, before: Scalar) -> Float[Array, "stages nodes"]:
-    """The matrix that extrapolates from 0 and the nodes of a step to the stages of the next one.
+    """The matrix that extrapolates values at 0 and the nodes of the last step to the nodes of the next step.
 
-    **Arguments:** length, before: the lengths of the next step and of the last one.
+    **Arguments:** length: the length of the next step; before: that of the last one.
     """
     return lagrange(1 + length / before * jnp.asarray(NODES[1:]))
 
 
 def solve_small(matrix: list[list], right: list) -> list:
-    """Solve small linear systems without pivoting. Their entries are arrays, with one system for each element.
+    """Solve many small linear systems at once by elimination without pivoting.
 
-    Unrolled, this compiles to a few fused loops; a batched LAPACK call would cost more than the whole step.
+    The loops are unrolled, so that XLA fuses them. A batched LAPACK call would cost more than the rest of a step.
 
-    **Arguments:** matrix, right: nested lists of arrays.
+    **Arguments:** matrix: a list of rows, each a list of arrays; right: a list of arrays. Each element of the
+    arrays belongs to one system.
+
+    **Returns:** the solutions, as a list of arrays.
     """
     size = len(right)
     matrix, right = [list(row) for row in matrix], list(right)

@@ -1,7 +1,7 @@
-"""A flow as one pure function, so that vmap integrates many flows in lockstep on the device.
+"""A flow as a pure function, so that vmap integrates many flows in lockstep on one device.
 
-A kernel makes the steps. An observer collects data from them and decides when the flow ends. The ends of the steps are
-recorded.
+A kernel makes the steps. An observer collects data at their ends and decides when the flow ends. The ends of the
+first steps are recorded.
 """
 
 import abc
@@ -25,16 +25,18 @@ Nodes = Float[Array, " nodes"]
 
 
 class View(NamedTuple):
-    """What an observer sees at the end of a step.
+    """The quantities that an observer sees at the end of a step.
 
     **Fields:**
 
+    - t: the time.
     - point: the state of the flow, in the form of the kernel.
+    - excess, grad_norm_sq: the excess loss and |grad L|^2.
     - norm_sq: the squared norm of the weights.
-    - dissipated: int |grad L|^2 so far.
-    - still: whether the gradient is below rounding, or the kernel considers the flow to be at rest.
-    - leaves: whether the flow may still leave a saddle there.
-    - nodes: t, excess and |grad L|^2 at times in the step, from its start to its end.
+    - dissipated: int |grad L|^2 dt so far.
+    - still: whether the gradient consists of rounding, or no direction grows there.
+    - leaves: whether the flow may leave a saddle there.
+    - nodes: (t, excess, |grad L|^2), each (nodes,), at times in the step from its start to its end.
     """
 
     t: Scalar
@@ -49,7 +51,7 @@ class View(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What is recorded at the end of a step; see `View`."""
+    """The quantities that are recorded at the end of a step. For the fields see `View`."""
 
     t: Scalar
     point: PyTree
@@ -59,11 +61,13 @@ class Row(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The rows of a flow: the start, the ends of the steps, and copies of the last one up to a fixed length.
+    """The recorded rows of a flow.
 
     **Fields:**
 
-    - count: the number of rows without the copies.
+    - rows: the start, the ends of the steps, and copies of the last end up to a fixed length.
+    - count: the number of rows before this padding. A row after a rejected step, or after the end, repeats the last
+      one.
     - whole: whether all steps were recorded.
     """
 
@@ -73,12 +77,12 @@ class Record(NamedTuple):
 
 
 class AbstractKernel(eqx.Module):
-    """The steps of a flow.
+    """Makes the steps of a flow.
 
     **Fields:**
 
-    - timescale: |g|/|H g| at the start, the time in which its gradient changes.
-    - growth: the longest step relative to the time.
+    - timescale: |g|/|H g| at the start, the time in which the gradient g changes there.
+    - growth: the longest step, relative to the larger of the time and ``timescale``.
     """
 
     timescale: eqx.AbstractVar[Scalar]
@@ -86,22 +90,24 @@ class AbstractKernel(eqx.Module):
 
     @abc.abstractmethod
     def begin(self) -> tuple[PyTree, View]:
-        """The input of the first step, and the view at time 0."""
+        """The data that the first step needs, and the view at time 0."""
 
     @abc.abstractmethod
     def step(self, kept: PyTree, view: View, length: Scalar) -> tuple[PyTree, View, Scalar]:
-        """The input of the next step, the view at the end of this one, and its error in units of the tolerance.
+        """Make one step.
 
         **Arguments:**
 
-        - kept: the input of this step.
-        - view: the view at its start.
-        - length: its length.
+        - kept: the data from the last step that this step needs.
+        - view: the view at the start of the step.
+        - length: the length of the step.
+
+        **Returns:** the data for the next step, the view at the end, and the error in units of the tolerance.
         """
 
     @abc.abstractmethod
     def anew(self, kept: PyTree, t: Scalar) -> PyTree:
-        """The input of the next step if the time t becomes 0."""
+        """The data for the next step if the origin of time moves to t."""
 
 
 class AbstractObserver(eqx.Module):
@@ -121,14 +127,20 @@ class AbstractObserver(eqx.Module):
 
     @abc.abstractmethod
     def reject(self, kept: PyTree, stuck: Bool[Array, ""]) -> PyTree:
-        """The data after a rejected step. ``stuck`` says whether the next step would be too short."""
+        """The data after a rejected step. ``stuck`` says whether the next step would be too short to continue."""
 
 
 class _Flow(NamedTuple):
-    """The view at the last accepted step, the data of the kernel and the observer, and the length of the next step.
+    """The state of a flow between two steps. The kernel counts time from ``origin``, the observer from the start.
 
-    The kernel counts times from ``origin``, the observer from the start. ``timescale`` is the time in which the
-    gradient changes at the origin.
+    **Fields:**
+
+    - view: the view at the last accepted step.
+    - made, kept: the data of the kernel and of the observer.
+    - length: the length of the next step.
+    - past: the last accepted step, for the control of the step size.
+    - origin: the time from the start at which the time of the kernel is 0.
+    - timescale: the time in which the gradient changes at the origin.
     """
 
     view: View
@@ -145,13 +157,13 @@ class _Flow(NamedTuple):
 
 
 def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> tuple[PyTree, View, Record]:
-    """Integrate a flow until its observer ends it, or to the time ``end``.
+    """Integrate a flow until its observer ends it. Steps are shortened to hit the time ``end``.
 
     **Arguments:**
 
     - kernel: makes the steps.
-    - observer: collects data, and ends the flow.
-    - end: the last time.
+    - observer: collects data, and ends the flow at ``end`` at the latest.
+    - end: the last time, which may be infinite.
 
     **Returns:** the data of the observer, the last view, and the record.
     """

@@ -1,6 +1,6 @@
-"""The summary of a flow, collected during integration: least values, times of events, and the end.
+"""The summary of a flow, collected during integration: least values, times of events, and how the flow ends.
 
-Its size does not grow with the number of steps.
+The size of a summary does not grow with the number of steps.
 """
 
 from typing import NamedTuple
@@ -27,10 +27,17 @@ _EPS = float(jnp.finfo(jnp.float64).eps)
 
 
 class Ends(NamedTuple):
-    """The conditions that end a flow: t1 or, if that is infinite, relative stops from the time ``earliest`` on.
+    """The conditions that end a flow: the time t1 or, if t1 is infinite, relative stops from the time ``earliest``
+    on.
 
-    The excess is relative to the smaller of that at the start and that at the saddle. The gradient norm is relative to
-    the smaller of the largest so far and that of `Scales`. Otherwise a flow from a huge start would end too early.
+    **Fields:**
+
+    - t1, earliest: times.
+    - stop_excess: the largest excess loss at a stop, relative to that at the start or at the saddle, whichever is
+      less.
+    - stop_grad_norm: the largest |grad L| at a stop, relative to the largest so far or ``Scales.gradient``,
+      whichever is less. Otherwise a flow from a huge start would end too early.
+    - rtol: the relative error of a step.
     """
 
     t1: Scalar
@@ -41,21 +48,21 @@ class Ends(NamedTuple):
 
 
 class Least(NamedTuple):
-    """The least value of a quantity, and its time."""
+    """The least value of a quantity along a flow, and the time at which it is attained."""
 
     value: Scalar
     t: Scalar
 
 
 class Scales(NamedTuple):
-    """The natural scales of a loss with an arrowhead.
+    """The natural scales of a loss with an arrowhead. Let a and b be as in `AbstractArrowhead`. The balanced
+    minimum is the one with u U = diag(b_i/a_ii) and |U|_F = u.
 
     **Fields:**
 
-    - excess: the excess at zero weights, the saddle.
-    - weights: the norm at the balanced minimum, where u U = diag(b_i/a_ii) and |U|_F = u; a, b as in
-      `AbstractArrowhead`.
-    - gradient: |b| u at this minimum, the norm of each of the two terms of dU/dt that cancel there.
+    - excess: the excess loss at zero weights, the saddle.
+    - weights: the norm of the weights at the balanced minimum.
+    - gradient: |b| u at the balanced minimum, the norm of each of the two terms of dU/dt, which cancel there.
     """
 
     excess: Scalar
@@ -64,7 +71,7 @@ class Scales(NamedTuple):
 
 
 def scales_of(arrowhead: AbstractArrowhead) -> Scales:
-    """The natural scales of a loss with this arrowhead."""
+    """The `Scales` of the loss with an arrowhead."""
     b = arrowhead.drive
     product = b / jnp.diagonal(arrowhead.curvature)
     squared = jnp.linalg.norm(product)
@@ -77,13 +84,14 @@ class Summary(NamedTuple):
     **Fields:**
 
     - status: an index into `STATUSES`, or `UNDECIDED`.
-    - t, excess, grad_norm_sq, norm_sq: at its end; norm_sq is that of the weights.
-    - excess_start, norm_sq_start: at time 0.
-    - largest_grad_norm_sq: the largest along the flow.
-    - dissipated: int |grad L|^2.
-    - escape_time: when the excess is first at most `ESCAPED` times that at the saddle, or infinite.
-    - convergence_time: when it is first at most `CONVERGED` times that at the start, or infinite.
-    - pl: the least |grad|^2 / excess.
+    - t, excess, grad_norm_sq, norm_sq: the time, excess loss, |grad L|^2 and squared norm of the weights at the
+      end.
+    - excess_start, norm_sq_start: the excess loss and the squared norm of the weights at t = 0.
+    - largest_grad_norm_sq: the largest |grad L|^2 along the flow.
+    - dissipated: int |grad L|^2 dt over the flow.
+    - escape_time: the first time at which the excess is at most `ESCAPED` times that at the saddle, or infinite.
+    - convergence_time: the first time at which it is at most `CONVERGED` times that at the start, or infinite.
+    - pl: the least |grad L|^2 / excess.
     - rate: the least log(excess(0)/excess(t)) / t for t > 0.
     - closest: the least squared norm of the weights.
     - energy_defect: the largest |excess(0) - excess - dissipated|.
@@ -110,13 +118,16 @@ class Summary(NamedTuple):
 
 
 class Summarizing(AbstractObserver):
-    """Collects the summary of a flow until it ends.
+    """Collects the summary of a flow, and ends the flow.
 
     **Fields:**
 
-    - subtracted: the minimum, if the excess is computed as the loss minus the minimum and so has the rounding error of
-      the loss; else 0.
-    - arrowhead: whether the flow has an arrowhead, so that it can rest above its minimum at the saddle only.
+    - ends: the conditions that end the flow.
+    - scales: the natural scales of the loss.
+    - timescale: the time in which the gradient changes at the start.
+    - subtracted: the minimum, if the excess is computed as the loss minus the minimum and so has the rounding error
+      of the loss; else 0.
+    - arrowhead: whether the flow has an arrowhead. Then it can only rest at its minimum or at the saddle.
     """
 
     ends: Ends
@@ -127,7 +138,7 @@ class Summarizing(AbstractObserver):
 
     @property
     def last(self) -> Scalar:
-        """The last time of the flow."""
+        """The time at which the flow ends if it meets no stop."""
         horizon = FIRST_STEP * self.timescale * 10.0**HORIZON_DECADES
         return jnp.where(jnp.isinf(self.ends.t1), jnp.maximum(horizon, self.ends.earliest), self.ends.t1)
 
@@ -187,12 +198,12 @@ class Summarizing(AbstractObserver):
         return kept._replace(rejected_steps=kept.rejected_steps + 1, status=status)
 
     def _quantities(self, view: View) -> dict[str, Scalar]:
-        """The quantities whose least values are collected, except for the rate."""
+        """The quantities ``pl`` and ``closest`` at a view, for their least values."""
         pl = pl_ratio(view.excess, view.grad_norm_sq, self.subtracted)
         return {"pl": pl, "closest": view.norm_sq}
 
     def _status(self, now: Summary, view: View) -> Int[Array, ""]:
-        """The status if the flow ends here."""
+        """The code of the status if the flow ends at a view, else `_RUNNING`. ``now`` is the summary up to it."""
         ends, scales = self.ends, self.scales
         late = jnp.isinf(ends.t1) & (now.t >= ends.earliest)
         start = jnp.minimum(now.excess_start, scales.excess)
@@ -227,15 +238,15 @@ class Summarizing(AbstractObserver):
 
 
 def rounding_of(excess: Array, subtracted: Scalar) -> Array:
-    """The rounding error of an excess that is the loss minus its minimum; zero for any other excess.
+    """The rounding error of an excess that is computed as the loss minus the minimum; zero for any other excess.
 
-    **Arguments:** excess; subtracted: the minimum, or 0.
+    **Arguments:** excess: the excess loss; subtracted: the minimum in the first case, else 0.
     """
     return jnp.where(subtracted == 0, 0.0, SUBTRACTED * _EPS * jnp.abs(subtracted + excess))
 
 
 def is_known(excess: Array, subtracted: Scalar) -> Bool[Array, "..."]:
-    """Whether the excess is more than rounding.
+    """Whether the excess is much larger than its rounding error.
 
     **Arguments:** as for `rounding_of`.
     """
@@ -243,7 +254,7 @@ def is_known(excess: Array, subtracted: Scalar) -> Bool[Array, "..."]:
 
 
 def pl_ratio(excess: Array, grad_norm_sq: Array, subtracted: Scalar) -> Array:
-    """|grad L|^2 / excess where the excess is more than rounding, else infinite.
+    """The ratio |grad L|^2 / excess where the excess is much larger than its rounding error, else infinite.
 
     **Arguments:**
 
@@ -261,13 +272,14 @@ def _lesser(least: Least, value: Scalar, t: Scalar) -> Least:
 
 
 def crossing(t: Nodes, excess: Nodes, grad_norm_sq: Nodes, level: Scalar) -> Scalar:
-    """The first time at which the excess is at most a level, infinite if it never is.
+    """The first time at which the excess loss is at most ``level``; infinite if it never is.
 
-    Between two times t is a cubic in log excess, whose derivative -excess/|grad|^2 is known at both.
+    Between two nodes, t is interpolated by a cubic in log excess, since the derivative dt/d(log excess) =
+    -excess/|grad L|^2 is known at both.
 
     **Arguments:**
 
-    - t, excess, grad_norm_sq: the nodes.
+    - t, excess, grad_norm_sq: (nodes,) times, and the excess loss and |grad L|^2 there.
     - level: the level.
     """
     below = excess <= level

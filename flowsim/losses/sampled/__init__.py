@@ -1,1 +1,1 @@
-"""Losses that are averages over drawn prompts, and their confidence intervals."""
+"""Losses that are averages over sampled prompts, and confidence intervals for them."""

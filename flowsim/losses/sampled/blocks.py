@@ -1,7 +1,7 @@
 """Sums over samples, in blocks that fit into memory and caches, on one device or on the devices of a mesh.
 
-The last axis of every array of draws counts the samples. A sample only depends on its index, so sums are the same for
-all blocks and devices, up to rounding.
+The last axis of every array of draws counts the samples. A sample depends on the key and its index only. So sums do
+not depend on the blocks and devices, up to rounding.
 """
 
 import functools
@@ -34,7 +34,9 @@ COLUMNS = 8  # tangents that are carried at once for more weights
 
 
 class Samples(eqx.Module):
-    """Samples ``first`` to ``first + count - 1`` of a key. ``draws`` is None if they are drawn at every use."""
+    """The samples number ``first`` to ``first + count - 1`` of a key. ``draws`` is None if they are not stored and
+    drawn at every use.
+    """
 
     key: PRNGKeyArray
     first: Array
@@ -43,16 +45,16 @@ class Samples(eqx.Module):
 
 
 class BlockPlan(NamedTuple):
-    """The number of samples that are computed at once, and whether all draws are kept."""
+    """The number of samples to compute at once on a device, and whether all draws are stored."""
 
     block: int
     kept: bool
 
 
 def check_mesh(mesh: Mesh) -> None:
-    """Refuse a mesh whose devices cannot share samples.
+    """Check that the devices of a mesh can share samples.
 
-    **Raises:** `ValueError`.
+    **Raises:** `ValueError` unless the mesh has a single axis, named "samples" and of type Auto.
     """
     if mesh.axis_names != (AXIS,) or mesh.axis_types != (AxisType.Auto,):
         types = zip(mesh.axis_names, mesh.axis_types, strict=True)
@@ -61,7 +63,10 @@ def check_mesh(mesh: Mesh) -> None:
 
 
 def plan(estimator: AbstractEstimator, model: PyTree, samples: int, block: int | None, mesh: Mesh | None) -> BlockPlan:
-    """A plan that fits into the memory of each device.
+    """Choose a plan that fits into the memory of each device.
+
+    **Arguments:** estimator, model: for the memory of one sample; samples: the number of all samples; block: the
+    number of samples to compute at once, or None to choose it; mesh: the devices, None for one.
 
     **Raises:** `ValueError` if no plan fits, or if the given block does not fit.
     """
@@ -95,7 +100,11 @@ def total(
     mesh: Mesh | None,
     *models: PyTree,
 ) -> PyTree:
-    """The sum over all samples of function(estimator, draws, *models), which sums over the draws that it is given."""
+    """The sum of a function over all samples. function(estimator, draws, *models) returns the sum over the given
+    draws.
+
+    **Arguments:** samples: all samples; block: the number to compute at once, None for all; mesh: the devices.
+    """
 
     def of_part(part: Samples, estimator: AbstractEstimator, *models: PyTree) -> PyTree:
         at = lambda start, size: function(estimator, _draws(estimator, part, start, size), *models)
@@ -119,7 +128,7 @@ def total(
 def each(
     estimator: AbstractEstimator, model: PyTree, samples: Samples, block: int | None, mesh: Mesh | None
 ) -> Float[Array, " samples"]:
-    """The squared errors of all samples, on every device."""
+    """(samples,) the squared errors of all samples. With a mesh, every device holds the whole array."""
 
     def of_part(part: Samples, estimator: AbstractEstimator, model: PyTree) -> Float[Array, " samples"]:
         errors = lambda start, size: estimator.squared_errors(model, _draws(estimator, part, start, size))
@@ -136,7 +145,7 @@ def each(
 
 @eqx.filter_jit
 def drawn(estimator: AbstractEstimator, samples: Samples, mesh: Mesh | None) -> PyTree:
-    """The draws of all samples. Each device holds its own part."""
+    """The draws of all samples. With a mesh, each device holds a part of them."""
 
     def of_part(part: Samples, estimator: AbstractEstimator) -> PyTree:
         indices = part.first + jnp.arange(part.count, dtype=part.first.dtype)
@@ -154,7 +163,9 @@ def drawn(estimator: AbstractEstimator, samples: Samples, mesh: Mesh | None) -> 
 
 
 def cost(estimator: AbstractEstimator, model: PyTree, keys: Key[Array, " count"]) -> float:
-    """The variance of the gradient of one sample times its number of operations, as XLA counts them."""
+    """The variance of the gradient of one sample, times the number of operations for it that XLA counts. ``keys``
+    are those of the samples from which the variance is estimated.
+    """
     return float(_variance(estimator, model, keys)) * _needs(estimator, model).operations
 
 
@@ -171,7 +182,7 @@ def _variance(estimator: AbstractEstimator, model: PyTree, keys: Key[Array, " co
 
 
 class _Needs(NamedTuple):
-    """Bytes and floating-point operations of one sample's squared error and gradient."""
+    """The bytes and floating-point operations that the squared error of one sample and its gradient take."""
 
     bytes: float
     operations: float
@@ -203,7 +214,9 @@ def _needs_of_shapes(structure: Hashable, leaves: tuple) -> _Needs:
 
 
 def _shared(function: Callable, mesh: Mesh, samples: Samples, out: PyTree, *arguments: PyTree) -> PyTree:
-    """function(samples, *arguments) on every device, with its part of the samples."""
+    """Call function(samples, *arguments) on every device of a mesh, with the part of the samples that it holds.
+    ``out`` gives the partition of the results.
+    """
     arrays, rest = eqx.partition(arguments, eqx.is_array)
     parts = jax.tree.map(lambda leaf: PartitionSpec(*[None] * (leaf.ndim - 1), AXIS), samples.draws)
     where = Samples(PartitionSpec(), PartitionSpec(), parts, samples.count)  # pyright: ignore[reportArgumentType]
@@ -217,14 +230,14 @@ def _shared(function: Callable, mesh: Mesh, samples: Samples, out: PyTree, *argu
 
 
 def _share(samples: Samples, mesh: Mesh) -> Samples:
-    """The part of the samples on this device, inside a mapped function."""
+    """The samples that belong to the current device, inside of ``jax.shard_map``."""
     count = samples.count // mesh.size
     first = samples.first + jax.lax.axis_index(AXIS).astype(samples.first.dtype) * count
     return Samples(samples.key, first, samples.draws, count)
 
 
 def _draws(estimator: AbstractEstimator, samples: Samples, start: ArrayLike, size: int) -> PyTree:
-    """The draws of ``size`` samples, beginning with number ``start``."""
+    """The draws of ``size`` samples, from number ``start`` of ``samples`` on: a slice if stored, else drawn anew."""
     if samples.draws is not None:
         slice_ = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size, axis=leaf.ndim - 1)
         return jax.tree.map(slice_, samples.draws)

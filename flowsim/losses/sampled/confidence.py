@@ -1,4 +1,4 @@
-"""Confidence in means of independent draws: Student's quantiles, and the weight of the largest draws."""
+"""Confidence intervals for means of independent draws, and the heaviness of the tail of the draws."""
 
 import functools
 from typing import NamedTuple
@@ -14,28 +14,28 @@ HEAVIEST_SHAPE = 0.5  # a law of a larger shape has no variance, and its means h
 
 @functools.cache
 def student_quantile(level: float, count: int) -> float:
-    """The t with P(|T| <= t) = level for Student's law with count - 1 degrees of freedom."""
+    """The t with P(|T| <= t) = level, where T has Student's law with count - 1 degrees of freedom."""
     # By the lower tail, so that levels near 1 keep their digits.
     return -float(scipy.special.stdtrit(count - 1, (1 - level) / 2))
 
 
 def bonferroni_quantile(confidence: float, points: int, count: int) -> float:
-    """The t with which intervals at several points hold simultaneously with the given confidence.
+    """The quantile of Student's law with which several intervals hold simultaneously, by Bonferroni's correction.
 
     **Arguments:**
 
-    - confidence: between 0 and 1.
+    - confidence: the confidence of all intervals together, between 0 and 1.
     - points: the number of intervals.
-    - count: the number of groups in each mean.
+    - count: the number of groups over which each mean is taken.
     """
     return student_quantile(1 - (1 - confidence) / max(points, 1), count)
 
 
 class Tail(NamedTuple):
-    """The tail of nonnegative draws.
+    """The heaviness of the tail of nonnegative draws.
 
-    **Fields:** share: the part of the mean that the largest 1% carry; shape: the Pareto shape k of the tail. Moments of
-    order 1/k and above are infinite. An exponential tail has k = 0.
+    **Fields:** share: the fraction of the mean that comes from the largest 1% of the draws; shape: the Pareto shape
+    k of the tail. If k > 0, moments of order 1/k and above are infinite. An exponential tail has k = 0.
     """
 
     share: float
@@ -43,7 +43,7 @@ class Tail(NamedTuple):
 
 
 def tail(values: Float[np.ndarray, " samples"]) -> Tail:
-    """The tail of a sample of nonnegative numbers."""
+    """Estimate the heaviness of the tail from a sample of nonnegative numbers."""
     ordered = np.sort(np.asarray(values))
     total, largest = np.sum(ordered), ordered[-max(1, int(LARGEST * ordered.size)) :]
     share = float(np.sum(largest) / total) if total > 0 else 0.0
@@ -54,7 +54,7 @@ def tail(values: Float[np.ndarray, " samples"]) -> Tail:
 
 
 def pareto_shape(excesses: Float[np.ndarray, " samples"]) -> float:
-    """The shape k of a generalised Pareto law, from the excesses over a threshold in increasing order.
+    """Estimate the shape k of a generalised Pareto law from excesses over a threshold, given in increasing order.
 
     **Source:** Zhang and Stephens, A new and efficient estimation method for the generalized Pareto distribution,
     Technometrics 51 (2009).
@@ -74,11 +74,12 @@ def pareto_shape(excesses: Float[np.ndarray, " samples"]) -> float:
 
 
 def half_width(values: Float[np.ndarray, "groups ..."], level: float) -> np.ndarray:
-    """Half the width of the confidence interval for a mean.
+    """Half the width of the confidence interval for the mean over groups.
 
     **Arguments:**
 
-    - values: one for each group, independent and nearly Gaussian, with the groups on the first axis.
+    - values: one value or array for each group, with the groups on the first axis. They are independent and nearly
+      Gaussian.
     - level: the confidence level, between 0 and 1.
     """
     groups = values.shape[0]

@@ -1,6 +1,6 @@
-"""Estimators: some parts of a prompt are drawn, and the squared error is averaged exactly over the others.
+"""Estimators of a population loss. They draw some parts of a prompt and average exactly over the other parts.
 
-The last axis of every array counts the samples.
+In arrays of draws, the last axis counts the samples.
 """
 
 import abc
@@ -27,9 +27,9 @@ _AGREEMENT = 1e-9
 
 
 class AbstractEstimator(eqx.Module):
-    """A way to sample a population loss.
+    """A method to estimate E (yhat - y_query)^2 from samples.
 
-    **Fields:** name: the method of `MonteCarloLoss`; prompts: the law of the prompts.
+    **Fields:** name: the name of the method in `MonteCarloLoss`; prompts: the law of the prompts.
     """
 
     name: ClassVar[str]
@@ -37,19 +37,27 @@ class AbstractEstimator(eqx.Module):
 
     @abc.abstractmethod
     def draw(self, key: PRNGKeyArray) -> PyTree:
-        """The draws of one sample."""
+        """Draw one sample, without an axis for samples."""
 
     @abc.abstractmethod
     def squared_errors(self, model: PyTree, draws: PyTree) -> Samples:
-        """E[(yhat - y_query)^2 | draw] for each draw. The last axis of the draws counts the samples."""
+        """(samples,) the conditional expectation E[(yhat - y_query)^2 | draw] for each draw.
+
+        **Arguments:** model: maps a prompt to yhat; draws: as from `draw`, with the samples on the last axis.
+        """
 
     @abc.abstractmethod
     def applies(self, model: PyTree, key: PRNGKeyArray) -> bool:
-        """Whether the estimator is unbiased for this model, at all weights that a flow from it can reach."""
+        """Whether the estimator is unbiased for a model, at all weights that a flow from the model can reach.
+        ``key`` is for random tests.
+        """
 
 
 class Prompts(eqx.Module):
-    """The law of the prompts, whose context length stays known when the other arrays are traced."""
+    """The law of the prompts. Its context length is static, so that it is known when JAX traces the other arrays.
+
+    **Fields:** law: the task; length: its context length, None if it has none.
+    """
 
     law: PyTree
     length: int | None = eqx.field(static=True)
@@ -60,14 +68,14 @@ class Prompts(eqx.Module):
 
     @property
     def task(self) -> PyTree:
-        """The task, with its context length as a known number."""
+        """The task, with its context length as a concrete number."""
         if self.length is None:
             return self.law
         return eqx.tree_at(lambda task: task.context_length, self.law, np.asarray(float(self.length)))
 
 
 class PromptEstimator(AbstractEstimator):
-    """Whole prompts are drawn. Unbiased for every model and task."""
+    """Draws whole prompts. This is unbiased for every model and task."""
 
     name: ClassVar[str] = "prompts"
     prompts: Prompts
@@ -84,10 +92,11 @@ class PromptEstimator(AbstractEstimator):
 
 
 class InputEstimator(AbstractEstimator):
-    """The inputs of the examples are drawn, and the error is averaged exactly over w and x_query.
+    """Draws the inputs of the examples, and averages the squared error exactly over w and x_query.
 
-    For models that are affine in w and linear in x_query, yhat = (w^T M + v^T) x_query given the inputs. Then
-    E[(yhat - w^T x_query)^2] = tr(C (M - I) Lambda (M - I)^T) + v^T Lambda v with C = E[w w^T].
+    It applies to models that are affine in w and linear in x_query. Given the inputs, these predict yhat = (w^T M +
+    v^T) x_query with a matrix M and a vector v. Then E[(yhat - w^T x_query)^2] = tr(C (M - I) Lambda (M - I)^T) +
+    v^T Lambda v, where C = E[w w^T] and Lambda is the covariance of x_query.
     """
 
     name: ClassVar[str] = "inputs"
@@ -112,9 +121,9 @@ class InputEstimator(AbstractEstimator):
 
     @eqx.filter_jit
     def _both(self, model: PyTree, key: PRNGKeyArray) -> tuple[Samples, Samples]:
-        """The predictions of the model and of the affine form.
+        """The predictions of the model on random prompts, and the predictions of its affine form.
 
-        Compiled, since a symmetric model refuses weights that are not symmetric unless they are traced.
+        This is compiled, since a model with symmetric weights refuses other weights unless they are traced.
         """
 
         def both(key):
@@ -128,10 +137,11 @@ class InputEstimator(AbstractEstimator):
 
 
 class CovarianceEstimator(AbstractEstimator):
-    """The sample covariance is drawn, and the error is averaged exactly over w and x_query.
+    """Draws the sample covariance of a prompt, and averages the squared error exactly over w and x_query.
 
-    For models with a method ``residual`` from sample covariances (d, d, *samples) to matrices (d + 1, d, *samples)
-    with w^T x_query - yhat = (w^T, 1) residual x_query. Bartlett's factors are drawn where this is faster.
+    It applies to models with a method ``residual``. This maps sample covariances (d, d, *samples) to matrices R (d
+    + 1, d, *samples) with w^T x_query - yhat = (w^T, 1) R x_query. Sample covariances are drawn by Bartlett's
+    decomposition if this is faster than drawing all inputs.
     """
 
     name: ClassVar[str] = "covariances"
@@ -151,10 +161,14 @@ class CovarianceEstimator(AbstractEstimator):
 
 
 class RadialEstimator(AbstractEstimator):
-    """`CovarianceEstimator` that also averages over the size of the inputs, by quadrature.
+    """Draws the sample covariance up to its scale, and averages the squared error over the scale by quadrature.
 
-    With X = Z Lambda^{1/2}, |Z|_F^2 ~ chi^2_{N d} is independent of the direction Z / |Z|_F. 16 nodes are exact for
-    polynomials of degree 31 in the sample covariance. They reach far into a tail that is never drawn.
+    Let X = Z Lambda^{1/2} be the inputs, with standard normal Z. Then |Z|_F^2 has the law chi^2_{N d} and is
+    independent of the direction Z / |Z|_F, which is drawn. The 16 nodes of the quadrature are exact for polynomials
+    of degree 31 in the sample covariance. They reach far into a tail that random draws never reach. Otherwise this
+    is the `CovarianceEstimator`.
+
+    **Fields:** scales, weights: (nodes,) the values of |Z|_F^2 / N at the nodes, and their weights.
     """
 
     name: ClassVar[str] = "radial"
@@ -196,7 +210,9 @@ ESTIMATORS: tuple[type[AbstractEstimator], ...] = (
 
 
 def averages(task: PyTree) -> bool:
-    """Whether w and x_query have the laws of training prompts, so that errors can be averaged over them."""
+    """Whether a task is a linear regression without shifts, so that errors can be averaged exactly over w and
+    x_query.
+    """
     if isinstance(task, LinearRegression):
         return not task.shifts
     return isinstance(task, RandomCovarianceRegression)
@@ -207,7 +223,7 @@ def _length(task: _Regression) -> int:
 
 
 def _law(task: _Regression, key: PRNGKeyArray) -> tuple[Matrix | None, PRNGKeyArray]:
-    """A covariance if every prompt has its own, and the key for all other draws."""
+    """The covariance drawn for a prompt, None if it is the same for all prompts; and the key for all other draws."""
     if isinstance(task, RandomCovarianceRegression):
         law_key, key = jax.random.split(key)
         return task.law.sample(law_key), key
@@ -219,7 +235,7 @@ def _covariance(task: PyTree, law: Matrix | None) -> Matrix:
 
 
 def _wishart_factor(task: _Regression, key: PRNGKeyArray) -> Float[Array, "d columns"]:
-    """T with T T^T distributed as W = (1/N) sum z_i z_i^T, z_i ~ N(0, I)."""
+    """Draw a matrix T such that T T^T has the law of (1/N) sum_i z_i z_i^T, with N independent z_i ~ N(0, I)."""
     N, d = _length(task), task.dimension
     if d > N or N * d <= _MOST_NORMALS:
         return jax.random.normal(key, (d, N)) / jnp.sqrt(float(N))
@@ -231,7 +247,11 @@ def _wishart_factor(task: _Regression, key: PRNGKeyArray) -> Float[Array, "d col
 def _energy(
     task: PyTree, residual: Float[Array, "rows d ..."], law: Float[Array, "d d ..."] | None
 ) -> Float[Array, "..."]:
-    """tr(C R Lambda R^T) + v^T Lambda v for the residuals (R; v), with C = E[w w^T]."""
+    """The expected squared error tr(C R Lambda R^T) + v^T Lambda v of each sample, where C = E[w w^T].
+
+    **Arguments:** task: the law of w and x_query; residual: the matrices (R; v^T), (d + 1, d, ...); law: the
+    covariances Lambda of the samples, or None for that of the task.
+    """
     covariance = with_sample_axes(task.covariance, residual) if law is None else law
     if law is None and task.weights == "inverse-covariance":
         weight_energy, R, v = with_sample_axes(task.weight_energy, residual), residual[:-1], residual[-1:]
@@ -243,7 +263,8 @@ def _energy(
 def _form(
     left: Float[Array, "d d ..."], R: Float[Array, "d d ..."], right: Float[Array, "d d ..."]
 ) -> Float[Array, "..."]:
-    """tr(C R Lambda R^T) for symmetric C and Lambda, differentiable in R only.
+    """The trace tr(C R Lambda R^T) of each sample for symmetric C = ``left`` and Lambda = ``right``, differentiable
+    in R only.
 
     The derivative 2 C R Lambda reuses the product C R Lambda, which automatic differentiation would compute again.
     """
@@ -258,7 +279,7 @@ def _form_derivative(primals: tuple, tangents: tuple) -> tuple[Float[Array, "...
 
 
 def _affine(model: PyTree, inputs: Float[Array, "N d"]) -> tuple[Matrix, Float[Array, "1 d"]]:
-    """M and v^T of a prediction (w^T M + v^T) x_query."""
+    """The matrix M and the row v^T of a prediction (w^T M + v^T) x_query, given the inputs of a prompt."""
     zero = jnp.zeros(inputs.shape[1])
     slope = jax.jacfwd(lambda w: jax.jacfwd(lambda x: model(Prompt(inputs, inputs @ w, x)))(zero))
     # The transposition makes w the index of the rows.
@@ -274,7 +295,9 @@ def _has_residual(prompts: Prompts, model: PyTree, key: PRNGKeyArray) -> bool:
 
 @eqx.filter_jit
 def _missed(prompts: Prompts, model: PyTree, keys: Key[Array, " probes"]) -> tuple[Samples, Samples]:
-    """The errors of the model, and its errors according to ``residual``."""
+    """The errors w^T x_query - yhat of the model on random prompts, computed from its predictions and from its
+    method ``residual``. Here w is a solution of the examples.
+    """
 
     def both(key):
         prompt, _ = prompts.task.sample(key)
@@ -293,7 +316,7 @@ def _agree(one: Samples, other: Samples) -> bool:
 
 
 def _moved(model: PyTree, key: PRNGKeyArray) -> PyTree:
-    """The model with a random number added to every weight."""
+    """A copy of the model with a random number added to every weight."""
     arrays, rest = eqx.partition(model, eqx.is_inexact_array)
     leaves, structure = jax.tree.flatten(arrays)
     keys = jax.random.split(jax.random.fold_in(key, 1), len(leaves))

@@ -1,4 +1,4 @@
-"""The population loss of any model as an average over prompts that are drawn once."""
+"""Estimates of the population loss of any model by an average over prompts that are drawn once."""
 
 import dataclasses
 from collections.abc import Callable
@@ -36,9 +36,10 @@ _OPTIMISM = 1.25
 
 
 class Estimate(NamedTuple):
-    """A sampled loss at one model.
+    """An estimate of the population loss at one model.
 
-    **Fields:** value; low, high: its 95% interval, from independent sets of samples; tail: of the squared errors.
+    **Fields:** value: the mean over all samples; low, high: its 95% confidence interval, from the means over
+    disjoint groups of samples; tail: the tail of the squared errors.
     """
 
     value: float
@@ -54,27 +55,30 @@ class Estimate(NamedTuple):
 
 
 class MonteCarloLoss(AbstractPopulationLoss):
-    """L = factor E (yhat - y_query)^2 of any Equinox module that maps a `Prompt` to a scalar, averaged over samples.
+    """The loss factor E (yhat - y_query)^2, with the expectation replaced by an average over sampled prompts. The
+    prediction yhat is that of any Equinox module that maps a `Prompt` to a scalar.
 
-    Sample i is drawn with ``jax.random.fold_in(key, i)``, once for each flow. The flow is therefore the exact flow of
-    an average over the samples. `replicates` are averages over disjoint parts of the samples. Their flows estimate the
-    sampling error of any result, and `distrust` detects that even this estimate cannot be trusted.
+    Sample i is drawn with ``jax.random.fold_in(key, i)``, once for each flow. Therefore a flow is the exact flow of
+    the average. The losses of `replicates` average over disjoint parts of the samples. Their flows estimate the
+    sampling error of any result. `distrust` detects that this estimate cannot be trusted.
 
     **Arguments:**
 
     - task: the law of the prompts, with a method ``sample(key) -> (prompt, label of the query)``.
-    - samples: how many are drawn, a multiple of replicates.
+    - samples: the number of samples, a multiple of replicates, at least 32 for each.
     - replicates: the number of disjoint parts, at least 4.
-    - key: of the draws, default ``jax.random.key(0)``.
-    - method: "prompts" draws whole prompts. "inputs" averages exactly over w and x_query, for models that are affine
-      in w and linear in x_query. "covariances" draws only sample covariances, for models with a method ``residual``.
-      "radial" also averages over the size of the inputs. "auto" takes the method with the least variance of the
-      gradient times arithmetic.
-    - factor: of the loss, such as 1/2.
-    - exact: the exact loss of this problem if there is one, which claims about the problem read.
-    - minimizer: a model of least loss, for the excess.
-    - block: how many samples are computed at once, default as many as the caches (on a GPU, the memory) hold.
-    - mesh: devices that share the samples, with an axis named "samples".
+    - key: the key of the draws, by default ``jax.random.key(0)``.
+    - method: the parts of a prompt that are drawn. "prompts" draws whole prompts. "inputs" draws the inputs of the
+      examples and averages exactly over w and x_query, for models that are affine in w and linear in x_query.
+      "covariances" draws only sample covariances, for models with a method ``residual``. "radial" also averages
+      over the size of the inputs. "auto" chooses the method for which the variance of the gradient times the number
+      of operations is least.
+    - factor: the factor of the loss, such as 1/2.
+    - exact: the exact loss of the problem, if it is known. Claims about the problem refer to it.
+    - minimizer: a model of least loss, needed for the excess.
+    - block: the number of samples to compute at once, by default as many as fit into the caches of a CPU or the
+      memory of a GPU.
+    - mesh: devices that share the samples, with one axis named "samples".
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -139,14 +143,15 @@ class MonteCarloLoss(AbstractPopulationLoss):
 
     @property
     def method(self) -> str:
-        """The name of the method by which prompts are drawn."""
+        """The name of the method by which samples are drawn, "auto" before one is chosen."""
         return "auto" if self.estimator is None else self.estimator.name
 
     def prepared(self, model: PyTree) -> "MonteCarloLoss":
-        """The loss with its prompts drawn, by the method for flows from this model.
+        """The loss ready for flows from a model: the method is chosen, and the samples are drawn if they fit into
+        the memory. Otherwise they are drawn again at each use.
 
-        **Raises:** `ValueError` if the model does not map the prompts to finite scalars, the method is biased for the
-        model, or there is not enough memory.
+        **Raises:** `ValueError` if the model does not map the prompts to finite scalars, if the method is biased
+        for the model, if there is not enough memory, or if the method is "auto" inside a JAX transformation.
         """
         if self.planned or (self.estimator is not None and not _is_concrete(model)):
             return self
@@ -165,10 +170,11 @@ class MonteCarloLoss(AbstractPopulationLoss):
         return loss
 
     def costs(self, model: PyTree) -> dict[str, float]:
-        """The variance of the gradient times arithmetic, by method, relative to the best method.
+        """The cost of each method: the variance of the gradient times the number of operations, relative to the
+        method for which this is least.
 
-        Only methods that are unbiased for the model are compared. If one of these draws only covariances, the methods
-        that draw more are left out, since exact averages have less variance.
+        Only methods that are unbiased for the model are compared. If "covariances" or "radial" is unbiased, the
+        methods that draw more parts of a prompt are left out, since exact averages have less variance.
         """
         right = self._right((CovarianceEstimator, RadialEstimator), model)
         right = right or [*self._right((InputEstimator,), model), PromptEstimator(Prompts(self.task))]
@@ -183,7 +189,7 @@ class MonteCarloLoss(AbstractPopulationLoss):
         return self.factor * self.prepared(model)._mean(_sum_of_squares, model)
 
     def excess(self, model: PyTree) -> Scalar:
-        """L(model) - L(minimizer) on the same prompts, which may be negative; NaN without a minimizer."""
+        """The excess L(model) - L(minimizer) on the same samples, which may be negative; NaN without a minimizer."""
         if self.minimizer is None:
             return jnp.asarray(jnp.nan)
         return self.factor * self.prepared(model)._mean(_sum_of_gaps, model, self.minimizer)
@@ -196,34 +202,34 @@ class MonteCarloLoss(AbstractPopulationLoss):
         return None
 
     def least_model(self) -> PyTree | None:
-        """The minimizer, if it was given."""
+        """The argument ``minimizer``, None if it was not given."""
         return self.minimizer
 
     def replicates(self) -> tuple["MonteCarloLoss", ...]:
-        """Averages over disjoint parts of the samples. The loss must be `prepared`."""
+        """The losses that average over disjoint parts of the samples. This loss must be `prepared`."""
         size = self.samples // self.groups
         return tuple(self._window(size * group, size) for group in range(self.groups))
 
     def undrawn(self) -> "MonteCarloLoss":
-        """The loss without its drawn prompts, its division into blocks and its devices."""
+        """The loss without its drawn samples, its division into blocks and its devices."""
         return self._with(draws=None, block=None, planned=False, mesh=None)
 
     def estimate(self, model: PyTree) -> Estimate:
-        """The loss at a model, its 95% interval and the tail of the squared errors."""
+        """The loss at a model, with its 95% confidence interval and the tail of the squared errors."""
         loss = self.prepared(model)
         return loss._summary(loss.squared_errors(model))
 
     def squared_errors(self, model: PyTree) -> Float[np.ndarray, " samples"]:
-        """The contribution of each sample to the loss: the factor times the squared error, (samples,)."""
+        """(samples,) the contribution of each sample to the loss, the factor times its squared error."""
         loss = self.prepared(model)
         assert loss.estimator is not None, "a prepared loss has one"
         return np.asarray(blocks.each(loss.estimator, model, loss.indexed, loss.block, self.mesh) * self.factor)
 
     def fresh(self, model: PyTree) -> "MonteCarloLoss":
-        """The loss on the same number of prompts that no flow has seen.
+        """The loss on as many new samples, which no flow has been fitted to.
 
-        If the model allows it, this loss also averages over the size of the inputs, since prompts that are too rare to
-        be drawn dominate the mean of a heavy tail.
+        If it is unbiased for the model, the method is "radial", which averages over the size of the inputs. For a
+        loss with a heavy tail, prompts that are too rare to be drawn dominate the mean.
         """
         own = self.prepared(model)
         assert own.estimator is not None, "a prepared loss has one"
@@ -231,12 +237,12 @@ class MonteCarloLoss(AbstractPopulationLoss):
         return fresh._planned(next(iter(self._right((RadialEstimator,), model)), own.estimator), model, None)
 
     def distrust(self, model: PyTree, fresh: "MonteCarloLoss | None" = None) -> str | None:
-        """The reason why the interval of the loss at a model cannot be trusted, or None.
+        """The reason why the confidence interval of the loss at a model cannot be trusted, or None.
 
-        The mean of a heavy tail has no reliable interval. The weights may also be fitted to the samples, so fresh
-        prompts are tested too.
+        If the squared errors have a heavy tail, their mean has no reliable interval. If the weights are fitted to
+        the samples, the loss is larger on new samples. So both sets of samples are tested.
 
-        **Arguments:** model: to be tested; fresh: the result of `fresh`, to draw fresh prompts once for several models.
+        **Arguments:** model: the model; fresh: the result of `fresh`, to draw new samples once for several models.
         """
         own = self.estimate(model)
         other = (self.fresh(model) if fresh is None else fresh).estimate(model)
@@ -254,11 +260,13 @@ class MonteCarloLoss(AbstractPopulationLoss):
 
     @property
     def indexed(self) -> blocks.Samples:
-        """The samples: their draws, or the key and the first index to draw them again."""
+        """The samples, with their draws or, if these are not stored, the key and the first index to draw them
+        again.
+        """
         return blocks.Samples(self.key, self.first, self.draws, self.samples)
 
     def _right(self, kinds: tuple[type[AbstractEstimator], ...], model: PyTree) -> list[AbstractEstimator]:
-        """The estimators of these kinds, which average over w and x_query, that are right for the model."""
+        """The estimators of these kinds that are unbiased for the model. All kinds must average over w and x_query."""
         if not averages(self.task):
             return []
         found = [kind(Prompts(self.task)) for kind in kinds]
@@ -269,20 +277,20 @@ class MonteCarloLoss(AbstractPopulationLoss):
         return jax.random.fold_in(self.key, 2**32 - 1)
 
     def _mean(self, function: Callable[..., PyTree], *models: PyTree) -> PyTree:
-        """The mean over the samples of function(estimator, draws, *models), which sums over the draws."""
+        """The mean over all samples of a function. function(estimator, draws, *models) returns a sum over draws."""
         assert self.estimator is not None, "a prepared loss has one"
         total = blocks.total(function, self.estimator, self.indexed, self.block, self.mesh, *models)
         return jax.tree.map(lambda leaf: leaf / self.samples, total)
 
     def _with(self, **changes: object) -> "MonteCarloLoss":
-        """The loss with some fields replaced, including those that are not arguments of its construction."""
+        """The loss with some fields replaced, which need not be arguments of the constructor."""
         loss = object.__new__(MonteCarloLoss)
         for field in dataclasses.fields(self):
             object.__setattr__(loss, field.name, changes.get(field.name, getattr(self, field.name)))
         return loss
 
     def _window(self, start: int, samples: int) -> "MonteCarloLoss":
-        """The average over ``samples`` of the samples, beginning with number ``start``."""
+        """The loss that averages over ``samples`` consecutive samples of this one, from number ``start`` on."""
         first = self.first + jnp.asarray(start, jnp.uint32)
         if self.draws is not None and self.mesh is not None:
             # A slice of the draws would lie on the wrong devices, so these samples are drawn again.
@@ -294,7 +302,11 @@ class MonteCarloLoss(AbstractPopulationLoss):
         )
 
     def _planned(self, estimator: AbstractEstimator, model: PyTree, block: int | None) -> "MonteCarloLoss":
-        """The loss by a method, with its prompts drawn if they fit into the memory."""
+        """The loss with a given estimator, its division into blocks, and its samples drawn if they fit into memory.
+
+        **Arguments:** estimator; model: for the memory that it needs; block: the number of samples at once, or
+        None.
+        """
         plan = blocks.plan(estimator, model, self.samples, block, self.mesh)
         loss = self._with(estimator=estimator, block=plan.block, planned=True)
         return loss._drawn() if plan.kept else loss
@@ -326,12 +338,12 @@ class MonteCarloLoss(AbstractPopulationLoss):
 
 
 def prepared(loss: AbstractPopulationLoss, model: PyTree) -> AbstractPopulationLoss:
-    """The loss ready for flows from a model: a sampled loss draws its prompts."""
+    """The loss ready for flows from a model: a `MonteCarloLoss` is prepared, any other loss returned unchanged."""
     return loss.prepared(model) if isinstance(loss, MonteCarloLoss) else loss
 
 
 def stated(loss: AbstractPopulationLoss) -> AbstractPopulationLoss:
-    """The loss that statements are about: for a sampled loss the exact loss of its problem, if there is one."""
+    """The loss that claims refer to: for a `MonteCarloLoss` its exact loss, if it has one, else the loss itself."""
     return loss if not isinstance(loss, MonteCarloLoss) or loss.exact is None else loss.exact
 
 

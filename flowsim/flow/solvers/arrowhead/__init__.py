@@ -1,1 +1,1 @@
-"""Methods for flows whose Hessian is an arrowhead: one layer of linear attention."""
+"""Solvers for flows with an arrowhead matrix as Hessian, such as those of one layer of linear attention."""

@@ -1,4 +1,4 @@
-"""The steps of a reduced arrowhead flow, for flows in lockstep."""
+"""The kernel that makes the steps of flows in lockstep, for arrowhead flows in their reduction."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,12 @@ STEPS_PER_DECADE = 8  # the least number in a decade of time
 
 
 class ReducedKernel(AbstractKernel):
-    """The steps of an arrowhead flow in its reduction. A point is the diagonal of U, u and the clock."""
+    """Makes the steps of an arrowhead flow in its reduction. The point of a view is the diagonal of U, u and the
+    clock.
+
+    **Fields:** reduction: the coefficients of the flow; start, seen: the point at t = 0, and the moments, excess
+    and |grad L|^2 there; rtol: the relative error of a step; timescale, growth: as in `AbstractKernel`.
+    """
 
     reduction: Reduction
     start: Point
@@ -26,7 +31,7 @@ class ReducedKernel(AbstractKernel):
 
     @staticmethod
     def of(arrowhead: Arrowhead, start: State, rtol: Scalar) -> "ReducedKernel":
-        """The kernel of the flow of an arrowhead from a start."""
+        """The kernel for the flow of an arrowhead from the start (U, u)."""
         _, timescale = pace(ArrowheadSystem(arrowhead, jnp.zeros(())), start)
         reduction, point = reduce(arrowhead, start)
         seen = reduction.seen(point)
@@ -52,13 +57,13 @@ class ReducedKernel(AbstractKernel):
 
 
 def models_of(arrowhead: Arrowhead, start: State, points: Point):
-    """The models at points of the flow from a start, with time on the first axis.
+    """The models at points of a reduced arrowhead flow, with time on the first axis.
 
     **Arguments:**
 
     - arrowhead: the structure of the flow.
     - start: U and u at t = 0.
-    - points: the diagonal of U, u and the clock at each time.
+    - points: the diagonal of U (T, d), u (T,) and the clock (T,).
     """
     U0, _ = start
     off = U0 * (1 - jnp.eye(U0.shape[0]))

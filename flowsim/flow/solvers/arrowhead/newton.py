@@ -1,9 +1,9 @@
-"""Structured Newton solves for arrowhead flows.
+"""Structured Newton's method for the implicit steps of arrowhead flows.
 
-A step of a collocation method solves for the weights at its stages. If u_{-1} is given at the stages, all other weights
-follow in closed form, so that Newton's method runs on the stage values of u_{-1} only: the block elimination of the
-arrowhead. Off the diagonal U_ij decays as exp(-a_ij s) with the clock s = int u^2. On the diagonal each entry solves a
-small linear system.
+A step of a collocation method solves for the weights U and u at its stages. Given u at the stages, U follows in
+closed form. Off the diagonal, U_ij decays as exp(-a_ij s) with the clock s = int u^2 dt. On the diagonal, the stage
+values of each entry solve a small linear system. So Newton's method runs on the stage values of u only. This is the
+block elimination of the arrowhead.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ _BLOCK = 4096
 
 
 def rounding(count: int) -> float:
-    """The rounding error of a sum of this many terms, relative to their sizes."""
+    """A bound on the rounding error of a sum of ``count`` terms, relative to the sum of their absolute values."""
     return (8 + count) * _EPS
 
 
@@ -32,9 +32,10 @@ class Step(NamedTuple):
 
     **Fields:**
 
-    - state: U and u at its end.
-    - dissipated: the energy dissipated in it.
-    - error: the estimated largest error, minus rounding of the slopes, over the largest weight.
+    - state: U and u at the end of the step.
+    - dissipated: the energy dissipated in the step.
+    - error: the largest error estimate of a weight, less the rounding error of its velocity over the step, divided
+      by the largest weight.
     - converged: whether Newton's method converged.
     """
 
@@ -46,16 +47,18 @@ class Step(NamedTuple):
 
 @eqx.filter_jit  # diffrax traces a step four times
 def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""], tolerance: Float[Array, ""]) -> Step:
-    """One step of Radau IIA (order 9) on an arrowhead flow, with structured Newton.
+    """Make one step of Radau IIA (order 9) on an arrowhead flow, by the structured Newton's method.
 
-    Where the slopes are rounding, u and the diagonal stay constant: over a long time rounding would accumulate.
+    If the velocities of u and of the diagonal of U all consist of rounding, u and the diagonal stay constant.
+    Otherwise rounding would accumulate over a long time.
 
     **Arguments:**
 
     - arrowhead: the structure of the flow.
     - state: U and u at the start of the step.
-    - step: its length.
-    - tolerance: Newton's method stops if its last correction of u is smaller, relative to the largest weight.
+    - step: the length of the step.
+    - tolerance: Newton's method stops when its last correction of u, relative to the largest weight, is at most
+      this.
     """
     _, matrix, differences = radau_tableau()
     A = jnp.asarray(matrix)
@@ -79,7 +82,9 @@ def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""
     weights = (a * squares).reshape(rows.shape)
 
     def moments(clock):
-        """sum over i != j of a_ij^k U_ij^2 at each stage, k = 1 and 2, from one evaluation of the exponentials."""
+        """The sums over i != j of a_ij^k U_ij^2 for k = 1 and 2 (rows) at each stage (columns). Both use the same
+        exponentials.
+        """
 
         def block(row):
             curvature, weight = row
@@ -98,7 +103,7 @@ def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""
         return first, -2 * second * tangents[0]
 
     def stages(u):
-        """Diagonal entries (s, d) and clock (s,) at the stages, given u there."""
+        """The diagonal entries of U (s, d) and the clock (s,) at the s stages, given u there."""
         rates = step * u**2
         system = [[A[i, j] * rates[j] * shaft_curvature + float(i == j) for j in range(STAGES)] for i in range(STAGES)]
         sources = step * (A @ u)

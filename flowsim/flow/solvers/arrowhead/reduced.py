@@ -1,7 +1,7 @@
-"""Steps of the reduced arrowhead flow, whose weights off the diagonal are functions of one clock.
+"""Implicit steps of the reduced arrowhead flow, in the diagonal of U, u and the clock s = int u^2 dt.
 
-With s = int u^2 they are U_ij(t) = U_ij(0) exp(-a_ij s(t)). They enter the flow through their moments sum_{i != j}
-a_ij^k U_ij(0)^2 exp(-2 a_ij s) only, so that the state is the diagonal of U, u and s.
+The weights off the diagonal are functions of the clock, U_ij(t) = U_ij(0) exp(-a_ij s(t)). They enter the flow only
+through their moments, F_k = sum_{i != j} a_ij^k U_ij(0)^2 exp(-2 a_ij s).
 """
 
 from typing import NamedTuple
@@ -31,9 +31,11 @@ class Step(NamedTuple):
 
     **Fields:**
 
-    - stages: the points at its stages, the last of which is its end.
-    - dissipated: the energy dissipated in it.
-    - error: the estimated largest error, minus rounding of the slopes, over the largest weight.
+    - stages: the points at the stages of the step, the last of which is its end.
+    - seen: the moments, excess and |grad L|^2 at the stages.
+    - dissipated: the energy dissipated in the step.
+    - error: the largest error estimate of u and the diagonal, less the rounding errors of their velocities over the
+      step, divided by the largest weight.
     - converged: whether Newton's method converged.
     """
 
@@ -45,7 +47,9 @@ class Step(NamedTuple):
 
 
 def reduce(arrowhead: Arrowhead, start: State) -> tuple[Reduction, Point]:
-    """The reduction of a flow, with exact sums, and its starting point."""
+    """The reduction of the arrowhead flow from a start (U, u), with its moments summed exactly, and the first
+    point.
+    """
     U, u = start
     a, d = arrowhead.curvature, arrowhead.drive.shape[0]
     squares = jnp.where(jnp.eye(d, dtype=bool), 0.0, U * U)
@@ -55,15 +59,21 @@ def reduce(arrowhead: Arrowhead, start: State) -> tuple[Reduction, Point]:
 
 
 class Kept(NamedTuple):
-    """What one step passes to the next: the evaluation at its end, u at 0 and its nodes, and its length."""
+    """The data that one step passes to the next.
+
+    **Fields:** seen: the moments, excess and |grad L|^2 at the end of the last step; last_u, last_length: u at 0
+    and the nodes of the last step, and its length.
+    """
 
     seen: Seen
     last_u: Float[Array, " nodes"]
     last_length: Scalar
 
     def guess(self, point: Point, length: Scalar) -> Stages:
-        """u at the stages of the next step, extrapolated from the last one; log |u| is extrapolated if u keeps its
-        sign.
+        """A guess of u at the stages of the next step, extrapolated from the last step. If u kept its sign in the
+        last step, log |u| is extrapolated.
+
+        **Arguments:** point: the start of the next step; length: its length.
         """
         basis = after(length, self.last_length)
         one_sign = jnp.all(self.last_u * point.u > 0)
@@ -72,17 +82,17 @@ class Kept(NamedTuple):
 
 
 def before_first_step(point: Point, seen: Seen, length: Scalar) -> Kept:
-    """The input of the first step, of the given length."""
+    """The data for the first step, which has the given length and begins at ``point``."""
     return Kept(seen, jnp.full(STAGES + 1, point.u), length)
 
 
 def end_of(step: Step) -> tuple[Point, Seen]:
-    """Where a step ends."""
+    """The point at the end of a step, and the moments, excess and |grad L|^2 there."""
     return jax.tree.map(lambda x: x[-1], step.stages), jax.tree.map(lambda x: x[..., -1], step.seen)
 
 
 def _shifted(moments: Moments, shift: Stages) -> Moments:
-    """The moments at a slightly later clock, by their Taylor series."""
+    """The moments after the clock has moved by ``shift`` at each stage, by their Taylor series for small shifts."""
     total = term = moments
     for k in range(1, MOMENTS):
         term = jnp.concatenate([term[1:] * (-2 / k * shift)[None, :], jnp.zeros_like(term[:1])])
@@ -91,19 +101,19 @@ def _shifted(moments: Moments, shift: Stages) -> Moments:
 
 
 def step(reduction: Reduction, start: Point, seen: Seen, guess: Stages, size: Scalar, rtol: Scalar) -> Step:
-    """One step of Radau IIA (order 9).
+    """Make one step of Radau IIA (order 9).
 
-    Newton's method runs on the stage values of u. Exponentials are evaluated until the clock is nearly right. From then
-    on the moments are shifted by their Taylor series, and the Newton matrix is kept. Where the slopes are rounding, u
-    and the diagonal stay constant, as in `radau_step`.
+    Newton's method runs on the stage values of u. The exponentials in the moments are evaluated until the clock is
+    nearly right. Then the iteration continues with the last Newton matrix, and shifts the moments by their Taylor
+    series. If the velocities consist of rounding, u and the diagonal stay constant, as in `radau_step`.
 
     **Arguments:**
 
     - reduction: the flow.
-    - start, seen: the point at the start of the step, and the evaluation there.
-    - guess: u at the stages.
+    - start, seen: the point at the start of the step, and the moments, excess and |grad L|^2 there.
+    - guess: a guess of u at the stages.
     - size: the length of the step.
-    - rtol: the tolerance.
+    - rtol: the relative tolerance.
     """
     _, matrix, differences = radau_tableau()
     A, inverse = jnp.asarray(matrix), jnp.asarray(np.linalg.inv(matrix))
@@ -123,7 +133,9 @@ def step(reduction: Reduction, start: Point, seen: Seen, guess: Stages, size: Sc
     rests = jnp.all(jnp.abs(start_shaft_slopes) <= shaft_rounded) & (jnp.abs(start_slope) <= rounded)
 
     def stages(u: Stages, columns: int) -> tuple[Point, Array]:
-        """The points with these values of u at the stages, and the derivative of their diagonals by the slopes."""
+        """The points at the stages, given u there; and the derivatives of the diagonals of U at the stages with
+        respect to a velocity that is added at each of the first ``columns`` stages.
+        """
         rates = hA * (u**2)[None, :]
         system = [[rates[i, j] * g[None, :] + float(i == j) for j in range(STAGES)] for i in range(STAGES)]
         first = start.shaft[None, None, :] + (hA @ u)[:, None, None] * b[None, None, :]

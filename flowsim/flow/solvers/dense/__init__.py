@@ -1,1 +1,3 @@
-"""The steps of flows of any weights: implicit ones in the eigenbasis of a Hessian that is kept, and explicit ones."""
+"""Steps for flows of any loss: implicit ones, in the eigenbasis of a Hessian kept for many steps, and explicit
+ones.
+"""

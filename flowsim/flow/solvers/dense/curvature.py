@@ -1,7 +1,7 @@
 """The curvature of a flow: eigenvalues and eigenvectors of the Jacobian of its field, which is symmetric.
 
-With many weights few directions are stiff, as a rule. Then only the eigenvectors of the largest eigenvalues are kept,
-and one rate is used for all other directions.
+With many weights, usually few directions are stiff. Then only the eigenvectors of the eigenvalues of largest
+absolute value are computed, and one rate is used for all other directions.
 
 **Source:** Halko, Martinsson and Tropp, Finding structure with randomness (2011), for the eigenvectors.
 """
@@ -26,10 +26,15 @@ _GOLDEN = 0.6180339887498949  # its multiples are far apart modulo 1
 
 
 class Curvature(NamedTuple):
-    """Eigenvalues and eigenvectors (in columns) of the Jacobian of the field, and one rate for all other directions.
+    """Eigenvalues and eigenvectors of the Jacobian of the field at some weights, and the rounding of the field
+    there.
 
-    It also holds the change of the field by rounding of the weights, and the size of the terms that the field adds up,
-    both at the weights where it was computed.
+    **Fields:**
+
+    - eigenvalues, basis: (k,) eigenvalues, and (n, k) eigenvectors in columns, for k of the n directions.
+    - rest: one rate for all other directions.
+    - moved: (n,) the change of the field by rounding of the weights.
+    - terms: (n,) the size of the terms of which the field is the sum.
     """
 
     eigenvalues: Float[Array, " k"]
@@ -40,26 +45,27 @@ class Curvature(NamedTuple):
 
     @property
     def rates(self) -> Float[Array, " parts"]:
-        """The rate of each part of a vector."""
+        """The rate of change of each part that `split` returns."""
         n, k = self.basis.shape
         return self.eigenvalues if k == n else jnp.append(self.eigenvalues, jnp.broadcast_to(self.rest, n))
 
     def split(self, vectors: Float[Array, "... n"]) -> Float[Array, "... parts"]:
-        """The components of vectors along the eigenvectors, followed by the rest."""
+        """The parts of vectors: k components along the eigenvectors and, if k < n, the n entries of the remainder."""
         n, k = self.basis.shape
         along = vectors @ self.basis
         return along if k == n else jnp.concatenate([along, vectors - along @ self.basis.T], axis=-1)
 
     def join(self, parts: Float[Array, "... parts"]) -> Float[Array, "... n"]:
-        """The vectors with these parts."""
+        """The vectors with given parts, the inverse of `split`."""
         n, k = self.basis.shape
         along = parts[..., :k] @ self.basis.T
         return along if k == n else along + parts[..., k:]
 
     def spread(self, sizes: Weights, damping: Float[Array, " parts"]) -> Weights:
-        """A bound on |sum_p v_p / d_p|, entry by entry, for vectors v with |v| at most ``sizes`` and their parts v_p.
+        """A bound on the entries of sum_p v_p / d_p, for every vector v with parts v_p and entries at most
+        ``sizes``.
 
-        **Arguments:** sizes: (n,) bounds on the entries of v; damping: the divisor d_p of each part.
+        **Arguments:** sizes: (n,) bounds on the absolute entries of v; damping: the divisor d_p of each part.
         """
         n, k = self.basis.shape
         absolute = jnp.abs(self.basis)
@@ -67,7 +73,9 @@ class Curvature(NamedTuple):
         return along if k == n else along + sizes / damping[k:]
 
     def noise(self, y: Weights) -> Weights:
-        """The change of the field at y by rounding, where weights may be smaller than when it was computed."""
+        """The change of the field by rounding of the weights y. It is scaled from the weights at which ``moved``
+        was computed, since y may be smaller.
+        """
         terms = _terms(self.eigenvalues, self.basis, self.rest, y)
         larger = jnp.where(self.terms > 0, terms / jnp.where(self.terms > 0, self.terms, 1.0), 1.0)
         # Rounding has no derivative.
@@ -75,18 +83,18 @@ class Curvature(NamedTuple):
 
 
 def renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns: int) -> Curvature:
-    """The curvature at y if it is to be renewed, else the kept one.
+    """The curvature at y if ``renew`` is true, else ``kept``.
 
-    It does not change the solution, so that derivatives ignore it. Flows in lockstep that renew it are computed a few
-    at a time; with vmap all flows would pay for it.
+    Derivatives of the result are zero, since the solution of a step does not depend on it. For flows in lockstep,
+    new curvatures are computed for a few flows at a time. A plain vmap would compute them for all flows.
 
     **Arguments:**
 
-    - field: the field.
-    - renew: whether to compute it.
+    - field: the velocity as a function of the weights.
+    - renew: whether to compute the curvature again.
     - y: the weights.
     - kept: the last curvature.
-    - columns: the columns of the Hessian that are computed at once.
+    - columns: the number of columns of the Hessian to compute at once.
     """
     field = eqx.filter_closure_convert(field, y)
     numbers, rest = eqx.partition(field, eqx.is_array)
@@ -132,15 +140,18 @@ def renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns:
 
 
 def _at_once(lanes: int, weights: int) -> int:
-    """The number of curvatures computed at once: one on a CPU, which keeps it in its caches, and many on a GPU."""
+    """The number of curvatures to compute at once: one on a CPU, so that it fits into the caches, and many on a
+    GPU.
+    """
     return 1 if jax.default_backend() == "cpu" else min(lanes, int(np.clip(_ENTRIES // weights**2, 1, _MOST_AT_ONCE)))
 
 
 def eigenvectors(jacobian: Float[Array, "n n"]) -> tuple[Weights, Float[Array, "n n"]]:
-    """Eigenvalues and eigenvectors of the symmetric part.
+    """Eigenvalues and eigenvectors, in columns, of the symmetric part of a matrix.
 
-    Weights that are not coupled share no eigenvectors, so that large weights do not round small ones: each block is
-    divided by its largest entry, and shifted by a number, which does not change its eigenvectors.
+    Blocks that are not coupled share no eigenvector, so that the rounding of large entries does not affect small
+    ones. For this, each block is divided by its largest entry and shifted by a different multiple of the identity,
+    which leaves its eigenvectors unchanged.
     """
     jacobian = (jacobian + jacobian.T) / 2
     sizes = jnp.sqrt(jnp.max(jnp.abs(jacobian), axis=1))
@@ -156,7 +167,9 @@ def eigenvectors(jacobian: Float[Array, "n n"]) -> tuple[Weights, Float[Array, "
 
 
 def _blocks(coupled: Bool[Array, "n n"]) -> Int[Array, " n"]:
-    """The connected components of a symmetric relation: for each index the least index in its component."""
+    """The connected components of a graph with a symmetric adjacency matrix: for each index, the least index in its
+    component.
+    """
     start = jnp.arange(coupled.shape[0])
 
     def spread(both):
@@ -190,20 +203,20 @@ def _curvature(field, y: Weights, directions: int, columns: int) -> Curvature:
 
 
 def unknown(field, y: Weights, directions: int) -> Curvature:
-    """The curvature before it is computed: only the change of the field by rounding is known."""
+    """A curvature that is zero except for ``moved``, to begin with before any Hessian is computed."""
     none = jnp.zeros_like(y)
     return Curvature(jnp.zeros(directions), jnp.zeros((y.size, directions)), jnp.zeros(()), _moved(field, y), none)
 
 
 def _moved(field, y: Weights) -> Weights:
-    """The change of the field by rounding of the weights."""
+    """(n,) the change of the field by rounding of the weights y."""
     signs = jnp.asarray(1.0 - 2.0 * (np.arange(y.size) % 2))
     slopes = jax.vmap(field)(y[None] * (1 + NUDGE * jnp.stack([0 * signs, signs, -signs])))
     return jnp.max(jnp.abs(slopes[1:] - slopes[:1]), axis=0)
 
 
 def _terms(eigenvalues: Float[Array, " k"], basis: Float[Array, "n k"], rest: Scalar, y: Weights) -> Weights:
-    """A bound on |J| |y| with the Jacobian J: the size of the terms that a linear field adds up."""
+    """(n,) a bound on |J| |y|, where J is the Jacobian: the size of the terms whose sum is a linear field."""
     sizes, largest = jnp.abs(basis), jnp.abs(y)
     along = sizes @ (jnp.abs(eigenvalues) * (sizes.T @ largest))
     return along if basis.shape[0] == basis.shape[1] else along + jnp.abs(rest) * largest

@@ -1,4 +1,4 @@
-"""The steps of the flow of any loss, for flows in lockstep."""
+"""The kernel that makes the steps of flows in lockstep, for any exact loss."""
 
 import equinox as eqx
 import jax
@@ -21,13 +21,18 @@ _EPS = float(jnp.finfo(jnp.float64).eps)
 
 
 def can_go_in_lockstep(loss: AbstractPopulationLoss, model: PyTree) -> bool:
-    """Whether flows of a loss from such models are suited to lockstep: the loss is exact and there are few weights."""
+    """Whether flows of a loss from models like ``model`` suit lockstep: the loss is exact and the weights are few."""
     size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
     return not isinstance(loss, MonteCarloLoss) and 0 < size <= MOST_WEIGHTS
 
 
 class DenseKernel(AbstractKernel):
-    """The steps of `DenseRadau` with the tolerances of `gradient_flow`. A point is the state of the system."""
+    """Makes steps by `DenseRadau`, with the tolerances of `gradient_flow`. The point of a view is a state of the
+    system.
+
+    **Fields:** system, start: the flow and its state at t = 0; rtol: the relative error of a step; sizes: the sizes
+    of the weights at the start; timescale, growth: as in `AbstractKernel`.
+    """
 
     system: AbstractSystem
     start: PyTree
@@ -38,7 +43,7 @@ class DenseKernel(AbstractKernel):
 
     @staticmethod
     def of(system: AbstractSystem, start: PyTree, rtol: Scalar) -> "DenseKernel":
-        """The kernel of the flow of a system from a state."""
+        """The kernel for the flow of a system from the state ``start``."""
         speed, timescale = pace(system, start)
         sizes = own_sizes(start, speed * timescale)
         return DenseKernel(system=system, start=start, rtol=rtol, sizes=sizes, timescale=timescale)

@@ -1,8 +1,10 @@
-"""Radau IIA for the flow of any loss, with Newton's method in the eigenbasis of a Hessian that is kept for many steps.
+"""Radau IIA for the flow of any loss, with Newton's method in the eigenbasis of a Hessian that is kept for many
+steps.
 
-The Jacobian of a gradient flow is symmetric. In its eigenbasis the stage equations decouple into one system of s
-equations for each direction, for every step size. Hence a new step size costs nothing, and one decomposition serves
-many steps, until Newton's method slows down. With many weights only the stiffest directions are kept (`curvature.py`).
+The Jacobian of a gradient flow is symmetric. In its eigenbasis, and for every step size, the equations of the s
+stages decouple into one system of s equations for each direction. Hence a new step size costs nothing, and one
+decomposition serves many steps, until Newton's method slows down. With many weights only the stiffest directions
+are kept (`curvature.py`).
 """
 
 from typing import Any, NamedTuple
@@ -44,11 +46,15 @@ _MIDDLE = 2  # the stage at which the Hessian is computed
 
 
 class Kept(NamedTuple):
-    """What one step passes to the next.
+    """The data that one step passes to the next.
 
-    It holds the field at its start; the start, length and points (at 0 and the nodes) of the last step; the curvature,
-    and whether Newton's method is slow with it; and the number of evaluations of the field so far, where a column of a
-    Hessian counts as one.
+    **Fields:**
+
+    - slope: the field at the start of the next step.
+    - begin, length, points: the start time of the last step, its length, and the weights at 0 and its nodes.
+    - curvature: the eigenvectors of the last Hessian.
+    - slow: whether Newton's method has become slow, so that the Hessian is to be computed again.
+    - fields: the number of evaluations of the field so far. A column of a Hessian counts as one.
     """
 
     slope: Weights
@@ -63,8 +69,14 @@ class Kept(NamedTuple):
 class _Newton(NamedTuple):
     """The state of a Newton iteration.
 
-    It holds the stages minus the start; the last correction and its size; the field at the stages before it; the ratio
-    of the last two corrections and the estimated contraction; the number of corrections; and the status.
+    **Fields:**
+
+    - increments: the weights at the stages minus those at the start of the step.
+    - correction, size: the last correction of the increments, and its size in units of the tolerance.
+    - slopes: the field at the stages before the last correction.
+    - ratio, contraction: the ratio of the sizes of the last two corrections, and the estimated contraction.
+    - count: the number of corrections.
+    - standing: whether the iteration continues, has converged or has failed.
     """
 
     increments: Stages
@@ -81,8 +93,14 @@ _GOING, _CONVERGED, _FAILED = range(3)
 
 
 class _Attempt(NamedTuple):
-    """Newton's method with one curvature, whether this was computed in the present step, whether it is to be renewed,
-    and the number of evaluations of the field so far.
+    """An attempt of Newton's method with one Hessian.
+
+    **Fields:**
+
+    - newton, curvature: the state of the iteration, and the eigenvectors of the Hessian.
+    - computed: whether the Hessian was computed in this step.
+    - renew: whether the next attempt must compute it.
+    - fields: the number of evaluations of the field so far.
     """
 
     newton: _Newton
@@ -93,18 +111,20 @@ class _Attempt(NamedTuple):
 
 
 class DenseRadau(AbstractRadau):
-    """Radau IIA of order 9 on (weights, dissipated energy). Its error is in units of the tolerance.
+    """Radau IIA of order 9 on (weights, dissipated energy). The error of a step is in units of the tolerance.
 
-    The tolerance of a weight is rtol times its size plus atol, plus the rounding of its field. The size is the present
-    one, but at least the smaller of ``sizes`` and the largest weight of the array now. In directions in which the flow
-    leaves a saddle, where errors grow, it is the present one.
+    The tolerance of a weight is rtol times its size, plus atol, plus the rounding of its field over the step. The
+    size is the current absolute value of the weight or, if larger, the smaller of its entry in ``sizes`` and the
+    current largest weight of its array. In directions in which the flow leaves a saddle errors grow. So there only
+    the current absolute values count.
 
     **Fields:**
 
-    - sizes: the least sizes of the weights.
+    - rtol, atol: the relative and the absolute tolerance.
+    - sizes: the sizes of the weights at the start of the flow.
     - renewal: the cost of a Hessian, in evaluations of the field.
-    - columns: the columns of the Hessian that are computed at once.
-    - directions: the number of eigenvectors that are kept: all, or those of the largest eigenvalues.
+    - columns: the number of columns of the Hessian to compute at once.
+    - directions: the number of eigenvectors to keep: all, or those of the largest eigenvalues.
     """
 
     rtol: Scalar
@@ -115,14 +135,14 @@ class DenseRadau(AbstractRadau):
     directions: int = eqx.field(static=True)
 
     def init(self, terms, t0, t1, y0, args):
-        """The input of the first step. It has no Hessian, so that the step computes one."""
+        """The data for the first step. They hold no Hessian yet, so that the step computes one."""
         field, y = _flat(terms, t0, y0, args)
         points = jnp.broadcast_to(y, (STAGES + 1, y.size))
         nothing = unknown(field, y, self.directions)
         return Kept(field(y), jnp.asarray(t0), jnp.asarray(t1 - t0), points, nothing, jnp.asarray(True), jnp.asarray(0))
 
     def within(self, terms, t0, t1, y0, y1, args, kept: Kept) -> Kept:
-        """The input of a step that begins at t0 and ends before t1, where the flow is at y1."""
+        """The data for a step that begins at t0, y0 and ends before t1. The flow is known to be at y1 at t1."""
         field, start = _flat(terms, t0, y0, args)
         _, end = _flat(terms, t1, y1, args)
         slope, points = field(start), hermite(start, field(start), end, field(end), t1 - t0)
@@ -130,7 +150,7 @@ class DenseRadau(AbstractRadau):
 
     @eqx.filter_jit  # diffrax traces a step five times
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """One step. The error is returned in units of the tolerance. It is infinite if Newton's method failed."""
+        """Make one step. Its error is in units of the tolerance, and infinite if Newton's method failed."""
         field, y = _flat(terms, t0, y0, args)
         _, unravel = ravel_pytree(y0[0])
         length, kept = jnp.asarray(t1 - t0), solver_state
@@ -156,13 +176,15 @@ class DenseRadau(AbstractRadau):
 
     @staticmethod
     def hessian(weights: int, directions: int) -> tuple[int, int]:
-        """The cost of a Hessian in evaluations of the field, and the approximate operations of its decomposition."""
+        """The cost of a Hessian in evaluations of the field, and the approximate number of operations that its
+        eigenvectors take.
+        """
         if directions == weights:
             return weights, 10 * weights**3
         return 2 * directions, 10 * directions**3 + 6 * weights * directions**2
 
     def _error(self, curvature: Curvature, points: Array, slopes: Array, length: Scalar) -> Scalar:
-        """The error of a step in units of the tolerance, from its points at 0 and the nodes and the field there."""
+        """The error of a step in units of the tolerance, from the weights and the field at 0 and the nodes."""
         _, _, differences = radau_tableau()
         rule, start, end = ESTIMATE_WEIGHT * length * jnp.asarray(differences), points[0], points[-1]
         damping = 1 + DAMPING * length * jnp.abs(curvature.rates)
@@ -181,18 +203,18 @@ class DenseRadau(AbstractRadau):
         return jnp.maximum(self.rtol, _LEAST_RTOL) * sizes + self.atol + SMALLEST_ERROR
 
     def _leaving(self, curvature: Curvature, start: Weights, end: Weights) -> Float[Array, " k"]:
-        """The tolerance along each eigenvector, from the present sizes of the weights, if errors along it grow; else
-        infinite.
+        """The tolerance of the component along each eigenvector. If errors along it grow, it follows from the
+        current absolute values of the weights, else it is infinite.
         """
         sizes = jnp.abs(curvature.basis.T) @ jnp.maximum(jnp.abs(start), jnp.abs(end))
         tolerance = jnp.maximum(self.rtol, _LEAST_RTOL) * sizes + self.atol + SMALLEST_ERROR
         return jnp.where(curvature.eigenvalues > 0, tolerance, jnp.inf)
 
     def _moves(self, kept: Kept, y: Weights, length: Scalar) -> Weights:
-        """1 for weights that move in a step, 0 for those that stay.
+        """A mask that is 1 for weights that move in a step and 0 for weights that are held constant.
 
-        A weight stays if its field consists of rounding only, and the step is so long that this rounding would move the
-        weight by far more than its tolerance.
+        A weight is held constant if its field consists of rounding only, and the step is so long that the rounding
+        would move the weight by far more than its tolerance.
         """
         noise = kept.curvature.noise(y)
         still = (jnp.abs(kept.slope) <= _FELT * noise) & (length * noise > _DRIFT * self._tolerance(y, y))
@@ -259,14 +281,14 @@ class DenseRadau(AbstractRadau):
 
 
 def hermite(start: Weights, slope: Weights, end: Weights, slope_end: Weights, length: Scalar) -> Float[Array, "k n"]:
-    """The cubic through both ends of a step, with the field there, at 0 and the nodes."""
+    """The cubic Hermite interpolant of a step, at 0 and the nodes, from the weights and the field at both ends."""
     x = jnp.asarray(NODES)[:, None]
     ends = (1 + 2 * x) * (1 - x) ** 2 * start[None] + x**2 * (3 - 2 * x) * end[None]
     return ends + length * x * (1 - x) * ((1 - x) * slope[None] - x * slope_end[None])
 
 
 def _flat(terms: diffrax.AbstractTerm, t: Any, y: PyTree, args: PyTree):
-    """The field as a function of one vector, and the vector."""
+    """The field as a function of one vector of all weights, and the vector at y."""
     state, dissipated = y
     vector, unravel = ravel_pytree(state)
     return lambda x: ravel_pytree(terms.vf(t, (unravel(x), dissipated), args)[0])[0], vector

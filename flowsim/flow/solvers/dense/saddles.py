@@ -1,15 +1,15 @@
-"""Whether a flow with a small gradient leaves its place.
+"""Tests whether a flow with a small gradient is at a saddle that it leaves, or at a minimum.
 
-At a saddle of second order the Hessian has a direction of negative curvature. At a saddle of higher order, as products
-of three or more factors have, the flow leaves along tiny weights, at a rate that is zero or below the rounding of large
-weights. But some points nearby have less loss. They are searched for by a few descent steps from random nearby points,
-displaced in directions in which the Hessian is zero to rounding. If no descent ends lower than the one from the point
-itself, the point is taken for a minimum.
+At a saddle of second order the Hessian has a negative eigenvalue. Losses with products of three or more factors
+also have saddles of higher order. A flow leaves them along tiny weights, at a rate that is zero or below the
+rounding of large weights. But some points nearby have less loss. A search for such points makes a few descent steps
+from random nearby points, displaced in directions in which the Hessian is zero up to rounding. If no descent ends
+lower than the descent from the point itself, the point is taken to be a minimum.
 
-With many weights the Hessian is only computed on a Krylov space, spanned from the gradient, which turns into the
-direction in which a flow leaves, and from a random vector. A positive Ritz value of the Jacobian there is a lower bound
-of an eigenvalue, so it also shows a saddle. The nearby points then differ in tiny weights, and the descent steps are
-along the gradient.
+With many weights the Hessian is only computed on two Krylov spaces. One is spanned from the gradient, which turns
+into the direction in which a flow leaves, and the other from a random vector. A positive Ritz value of the Jacobian
+of the field is a lower bound on an eigenvalue, so it shows a saddle. In this case the nearby points differ from the
+point in tiny weights only, and the descent steps are along the gradient.
 
 **Source:** Golub and Van Loan, Matrix Computations (2013), section 10.1, for Ritz values of the Lanczos process.
 """
@@ -40,14 +40,15 @@ _KRYLOV, _KRYLOV_ENTRIES = 64, 2**24  # at most, vectors of a Krylov space, and 
 
 @eqx.filter_jit
 def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether a flow with a small gradient leaves a state. Weights that are zero and stay so do not count.
+    """Whether a flow with a small gradient leaves a state, by the eigenvalues of the Hessian or a descent to less
+    loss. Weights that are zero and stay zero do not count.
 
     **Arguments:**
 
     - system: the flow.
-    - state: the state.
+    - state: the state to test.
     - start: the state at t = 0.
-    - still: whether the gradient is rounding, so that it explains no curvature.
+    - still: whether the gradient consists of rounding and is therefore taken as zero in `leads_away`.
     """
     point, unravel = ravel_pytree(state)
     slope_of = lambda x: ravel_pytree(system.field(unravel(x)))[0]
@@ -60,7 +61,9 @@ def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Arr
     steepest = jnp.max(jnp.abs(rates))
 
     def lowest(displacement: Float[Array, " n"], damping: Scalar) -> Scalar:
-        """The least loss on a descent path. The damping, relative to the largest curvature, bounds its steps."""
+        """The least loss on a descent from a displaced point. ``damping``, relative to the largest curvature, is
+        added to the curvatures and so limits the steps.
+        """
 
         def down(x, _):
             along = basis.T @ (slope_of(x) * moves) / (jnp.abs(rates) + damping * steepest)
@@ -79,10 +82,10 @@ def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Arr
 
 @eqx.filter_jit
 def leaves_in_krylov(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether the Hessian in few directions, or a descent in tiny weights, shows that a flow with a small gradient
-    leaves a state of many weights.
+    """Whether a flow with a small gradient leaves a state, for many weights. The Hessian is tested on Krylov
+    spaces, and a descent begins at points displaced in tiny weights.
 
-    **Arguments:** as of `leaves`.
+    **Arguments:** as for `leaves`.
     """
     point, unravel = ravel_pytree(state)
     slope_of = lambda x: ravel_pytree(system.field(unravel(x)))[0]
@@ -103,7 +106,7 @@ def leaves_in_krylov(system: AbstractSystem, state: PyTree, start: PyTree, still
     size = jnp.max(jnp.abs(point))
 
     def lowest(displacement: Float[Array, " n"]) -> Scalar:
-        """The least loss on a descent path."""
+        """The least loss on a descent from a displaced point."""
 
         def down(x, _):
             x = x + moves * slope_of(x) / steepest
@@ -118,14 +121,16 @@ def leaves_in_krylov(system: AbstractSystem, state: PyTree, start: PyTree, still
 
 
 def _gain(losses: Float[Array, " points"]) -> Scalar:
-    """How much lower than the first is the lowest."""
+    """The first loss minus the least of all losses."""
     return losses[0] - jnp.nanmin(losses)
 
 
 def _is_lower(
     system: AbstractSystem, state: PyTree, start: PyTree, gains: Float[Array, " distances"]
 ) -> Bool[Array, ""]:
-    """Whether one of the gains is more than rounding of the loss, and than what a flow near its end has left."""
+    """Whether one of the gains in loss is larger than rounding of the loss, and than a tiny fraction (1e-12) of the
+    decrease of the loss since the start, which a flow near a minimum may still gain.
+    """
     first, now = system.record(start).loss, system.record(state).loss
     return jnp.max(gains) > jnp.maximum(_ROUNDING * _EPS * jnp.abs(now), _LESS * jnp.abs(first - now))
 
@@ -133,8 +138,11 @@ def _is_lower(
 def _ritz(
     product: Callable[[Array], Array], first: Float[Array, " n"], count: int
 ) -> tuple[Float[Array, " count"], Float[Array, "n count"]]:
-    """Ritz values and vectors, by columns, of a symmetric matrix in its Krylov space from a vector. Where the space
-    ends before so many, the rest are zero.
+    """Ritz values and Ritz vectors (in columns) of a symmetric matrix on a Krylov space. If the space has less than
+    ``count`` dimensions, the other values and vectors are zero.
+
+    **Arguments:** product: multiplies a vector by the matrix; first: the vector that spans the space; count: how
+    many.
     """
 
     def unit(vector: Array) -> Array:
@@ -159,7 +167,8 @@ def _ritz(
 
 
 def may_creep(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:
-    """Whether tiny weights move in flat directions, so that `leaves` must be tested.
+    """Whether an eigenvector without curvature lies mostly in tiny weights that move, so that `leaves` must be
+    tested.
 
     **Arguments:** as for `leads_away`.
     """
@@ -173,7 +182,11 @@ def _is_tiny(weights: Array) -> Bool[Array, " n"]:
 
 
 def _displacements(point: Array, moves: Array, rates: Array, basis: Array) -> Float[Array, "draws n"]:
-    """Random directions in all weights that move, and in the tiny ones only, damped where the loss is not flat."""
+    """Random displacements in all weights that move, others in tiny weights only, and the opposites of both. Their
+    components along eigenvectors with curvature are damped.
+
+    **Arguments:** point: the weights; moves: 1 for weights that move, else 0; rates, basis: as for `leads_away`.
+    """
     draws = jax.random.normal(jax.random.key(0), (_DRAWS, point.size))
     flat = jnp.minimum(1.0, _FLAT * jnp.max(jnp.abs(rates)) / jnp.maximum(jnp.abs(rates), jnp.finfo(float).tiny))
     of = jnp.concatenate([draws * moves[None], draws * (moves * _is_tiny(point).astype(float))[None]])

@@ -1,11 +1,11 @@
 """The explicit method: Tsit5, or a stabilized method of order 4 with more stages if Tsit5 is unstable at a step.
 
-The Jacobian of a gradient flow is symmetric, so stability is only needed on the negative real axis. With s stages the
-stable interval has the length .35 s^2. All stages but the last four follow a three-term recurrence, that of the
-polynomials P which are orthogonal on the stable interval with the weight w^2/sqrt(1 - x^2). The last four stages have
-the stability polynomial w. With it |w P| is at most about .9 on the interval, and the method has order 4. The last
-stages multiply the rounding of the others by w, which is about s^8/6000 at the end of the interval. That is why there
-are no more than 16 stages.
+The Jacobian of a gradient flow is symmetric, so stability is only needed on the negative real axis. With s stages
+the stable interval has the length .35 s^2 - 3.5. The last four stages have a stability polynomial w of degree 4.
+All other stages follow the three-term recurrence of the polynomials P that are orthogonal on the stable interval,
+mapped to [-1, 1], with the weight w^2/sqrt(1 - x^2). Here w is chosen such that |w P| is at most about .9 on the
+interval and the method has order 4. The last stages multiply the rounding errors of the others by w, which is about
+s^8/6000 at the end of the interval. Therefore s is at most 16.
 
 **Source:** Abdulle, Fourth order Chebyshev methods with recurrence relation (2002).
 """
@@ -38,14 +38,16 @@ _POWERS = 8  # of the Jacobian, before the first step
 
 
 class Formula(NamedTuple):
-    """The coefficients of the method with s stages.
+    """The coefficients of the stabilized method with s stages, for y' = f(y) and a step of length h.
 
     **Fields:**
 
-    - stable: the largest stable h times rate, for the step h and the fastest rate of decay.
-    - recurrence: (a, b, c) of the first s - 4 stages, g_{k+1} = b g_k + a h f(g_k) - c g_{k-1}.
-    - matrix: the last four stages as a Runge-Kutta method, by its rows after the first, the last one its weights.
-    - error: the coefficients of f at these stages and at the end of the step in the error estimate.
+    - stable: the length of the stable interval, the largest stable h times the fastest rate of decay.
+    - recurrence: (a, b, c) for each of the first s - 4 stages. With g_k the difference of stage k from the start y
+      of the step, g_{k+1} = b g_k + a h f(y + g_k) - c g_{k-1}. Rows of zeros pad it to one shape for all s.
+    - matrix: the last four stages as a Runge-Kutta method: rows 2 to 4 of its tableau, and its weights as the last
+      row.
+    - error: the coefficients of f at the last four stages and at the end of the step in the error estimate.
     """
 
     stable: float
@@ -56,7 +58,7 @@ class Formula(NamedTuple):
 
 @functools.cache
 def formulas() -> tuple[Formula, ...]:
-    """The methods, in the order of their numbers of stages."""
+    """The stabilized methods for all numbers of stages in `_COUNTS`, in this order."""
     found: dict[int, Formula] = {}
     fewer, more = sorted((s for s in _COUNTS if s < _GUESSED), reverse=True), [s for s in _COUNTS if s >= _GUESSED]
     for counts in (fewer, more):
@@ -71,12 +73,16 @@ def _formula(s: int, guess: np.ndarray, last: np.ndarray | None) -> tuple[Formul
     stable, first = 0.35 * s**2 - 3.5, s - _LAST
 
     def zeros_of(numbers: np.ndarray) -> np.ndarray:
-        """Those of w, where x = 1 is z = 0, and x = -1 the end of the interval."""
+        """The zeros of w as a function of x in [-1, 1], where x = 1 is the origin and x = -1 the end of the stable
+        interval.
+        """
         real, imaginary = numbers[:2], numbers[2:]
         return 1 - np.append(real + 1j * imaginary, real - 1j * imaginary) / s**2
 
     def conditions(numbers: np.ndarray) -> np.ndarray:
-        """log R = z up to z^4, by the power sums of the reciprocal zeros of R = w P."""
+        """The residuals of the condition that the stability polynomial R = w P agrees with e^z up to z^4. They
+        compare the power sums of the reciprocal zeros of R, which determine log R.
+        """
         w = zeros_of(numbers)
         diagonal, beside = _recurrence(w, first)
         jacobi = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
@@ -100,7 +106,9 @@ def _formula(s: int, guess: np.ndarray, last: np.ndarray | None) -> tuple[Formul
         return matrix, np.append(rows[-1], numbers[6:])
 
     def order(numbers: np.ndarray) -> np.ndarray:
-        """The last four stages have the stability polynomial w; the method meets the other conditions of order 4."""
+        """The residuals of the conditions that the last four stages have the stability polynomial w, and that the
+        whole method has order 4.
+        """
         A, b = tableau(numbers)
         c, own, its = A.sum(axis=1), A[first:, first:], numbers[6:]
         ones = np.ones(_LAST)
@@ -123,13 +131,15 @@ def _formula(s: int, guess: np.ndarray, last: np.ndarray | None) -> tuple[Formul
 
 
 def _estimate(z: float, A: np.ndarray, stages: np.ndarray, error: np.ndarray) -> float:
-    """The estimate for y' = z y, from 1 and with step 1."""
+    """The error estimate of a step of length 1 for y' = z y from y = 1."""
     fields = z * np.linalg.solve(np.eye(len(A)) - z * A, np.ones(len(A)))
     return float(error @ (z * (1 + stages @ fields)))
 
 
 def _recurrence(w: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The diagonal and the off-diagonal of the Jacobi matrix of |w|^2/sqrt(1 - x^2), w by its zeros, by Stieltjes."""
+    """The diagonal and off-diagonal entries (count,) of the Jacobi matrix for the weight |w|^2/sqrt(1 - x^2) on
+    [-1, 1], by the procedure of Stieltjes. ``w`` holds the zeros of the polynomial.
+    """
     nodes = count + 8
     x = np.cos((2 * np.arange(nodes) + 1) * np.pi / (2 * nodes))
     measure = np.abs(np.prod(x[:, None] - w, axis=1)) ** 2
@@ -145,7 +155,12 @@ def _recurrence(w: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _scaled(diagonal: np.ndarray, beside: np.ndarray, slope: float) -> np.ndarray:
-    """The three-term recurrence of the polynomials in z = (x - 1)/slope, scaled to be 1 at x = 1."""
+    """The coefficients (a, b, c) of the recurrence P_{k+1} = (b + a z) P_k - c P_{k-1} in z = (x - 1)/slope, for
+    the orthogonal polynomials scaled to be 1 at x = 1.
+
+    **Arguments:** ``diagonal``, ``beside``: the diagonal and off-diagonal entries of their Jacobi matrix; slope:
+    dx/dz.
+    """
     values, last = [0.0, 1.0], 0.0
     for a, b in zip(diagonal, beside, strict=True):
         values.append(((1 - a) * values[-1] - last * values[-2]) / b)
@@ -156,7 +171,9 @@ def _scaled(diagonal: np.ndarray, beside: np.ndarray, slope: float) -> np.ndarra
 
 
 def _solve(conditions: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
-    """Newton's method by differences, with the least change where there are fewer conditions than numbers."""
+    """Solve conditions(x) = 0 by Newton's method from x, with derivatives by differences. If the system is
+    underdetermined, each correction is the one of least norm.
+    """
     for _ in range(50):
         left = conditions(x)
         if np.max(np.abs(left)) < 1e-14:
@@ -168,8 +185,13 @@ def _solve(conditions: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.
 
 
 class Kept(NamedTuple):
-    """What one step passes to the next: the field at its end, an estimate of the direction in which the field decays
-    fastest, this rate, and the number of evaluations of the field so far.
+    """The data that one step passes to the next.
+
+    **Fields:**
+
+    - slope: the field at the start of the next step.
+    - direction, rate: estimates of the direction in which the flow decays fastest, and of the rate there.
+    - fields: the number of evaluations of the field so far.
     """
 
     slope: Float[Array, " n"]
@@ -179,7 +201,7 @@ class Kept(NamedTuple):
 
 
 class Stabilized(diffrax.AbstractAdaptiveSolver):
-    """Tsit5, or the stabilized method of order 4 where the step is longer than Tsit5 is stable for."""
+    """A diffrax solver that steps by Tsit5, or by the stabilized method of order 4 if Tsit5 would be unstable."""
 
     term_structure = diffrax.ODETerm
     interpolation_cls = diffrax.LocalLinearInterpolation
@@ -189,15 +211,15 @@ class Stabilized(diffrax.AbstractAdaptiveSolver):
         return 4
 
     def error_order(self, terms):
-        """The order of the error estimate."""
+        """The power of the step length to which the error estimate is proportional."""
         return 5
 
     def func(self, terms, t0, y0, args):
-        """The field."""
+        """The velocity of (weights, dissipated energy)."""
         return terms.vf(t0, y0, args)
 
     def init(self, terms, t0, t1, y0, args):
-        """The input of the first step, with the fastest rate from a power iteration."""
+        """The data for the first step, with the fastest rate of decay found by a power iteration."""
         field, y = _flat(terms, t0, y0, args)
         random = jax.random.rademacher(jax.random.key(0), y[:-1].shape, dtype=y.dtype)
         turn = lambda _, found: _turned(field, y, found[0])
@@ -205,7 +227,7 @@ class Stabilized(diffrax.AbstractAdaptiveSolver):
         return Kept(field(y), direction, rate, jnp.asarray(1 + _POWERS * _FIELDS_OF_A_PRODUCT))
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """One step, with an estimate of its error for each weight."""
+        """Make one step, and estimate its error for each weight."""
         field, y = _flat(terms, t0, y0, args)
         _, unravel = ravel_pytree(y0)
         length, kept = jnp.asarray(t1 - t0), solver_state
@@ -218,7 +240,7 @@ class Stabilized(diffrax.AbstractAdaptiveSolver):
 
 
 def _tsit5(field: Callable, y: Weights, kept: Kept, length: Scalar) -> tuple[Weights, Weights, Kept]:
-    """A step of Tsit5: where it ends, its error, and what it leaves."""
+    """Make a step of Tsit5. Return its end, its error estimate and the data for the next step."""
     tableau = diffrax.Tsit5.tableau
     before, end, fields = _runge_kutta(field, y, kept.slope, length, jnp.asarray(_rows(tableau.a_lower)))
     # The last two stages are at one time, and differ in the direction that is least stable.
@@ -230,7 +252,9 @@ def _tsit5(field: Callable, y: Weights, kept: Kept, length: Scalar) -> tuple[Wei
 
 
 def _chebyshev(field: Callable, y: Weights, kept: Kept, length: Scalar) -> tuple[Weights, Weights, Kept]:
-    """The same of the stabilized method; its error is infinite where the step is too long for the most stages."""
+    """Make a step of the stabilized method, with the fewest stages that are stable. Return its end, its error
+    estimate and the data for the next step. The error is infinite if the step is too long even for 16 stages.
+    """
     direction, rate = _turned(field, y, kept.direction)
     columns = zip(*formulas(), strict=True)
     stable, recurrences, matrices, errors = (jnp.asarray(np.stack(column)) for column in columns)
@@ -252,7 +276,9 @@ def _chebyshev(field: Callable, y: Weights, kept: Kept, length: Scalar) -> tuple
 
 
 def _turned(field: Callable, y: Weights, direction: Float[Array, " m"]) -> tuple[Float[Array, " m"], Scalar]:
-    """A direction turned by the Jacobian, without the energy, and the rate at which the field falls along it."""
+    """One step of the power iteration for the fastest rate of decay: the product of the Jacobian of the weights'
+    velocity with the normalized direction, and its norm. The last entry of y, the dissipated energy, is left out.
+    """
     size = jnp.linalg.norm(direction)
     along = direction / jnp.where(size > 0, size, 1.0)
     turned = jax.jvp(lambda x: field(jnp.append(x, y[-1]))[:-1], (y[:-1],), (along,))[1]
@@ -262,7 +288,13 @@ def _turned(field: Callable, y: Weights, direction: Float[Array, " m"]) -> tuple
 def _runge_kutta(
     field: Callable, y: Weights, slope: Weights, length: Scalar, matrix: Float[Array, "stages stages"]
 ) -> tuple[Weights, Weights, Float[Array, "stages+1 n"]]:
-    """The last two points of a Runge-Kutta method, of which the second is the end of the step, and the field at all."""
+    """Evaluate an explicit Runge-Kutta method.
+
+    **Arguments:** field: the velocity; y, slope: the start and the field there; length: of the step; matrix: the
+    rows of the tableau after the first, with the weights as the last row.
+
+    **Returns:** the last stage, the end of the step, and the field at all stages and at the end.
+    """
 
     def extend(i: Array, now: tuple[Weights, Weights, Array]) -> tuple[Weights, Weights, Array]:
         _, last, fields = now
@@ -274,11 +306,11 @@ def _runge_kutta(
 
 
 def _rows(lower: Sequence[np.ndarray]) -> np.ndarray:
-    """The rows of a tableau below its first one, of equal length."""
+    """The rows of the strict lower triangle of a tableau, padded by zeros to equal length."""
     return np.stack([np.append(row, np.zeros(len(lower) - len(row))) for row in lower])
 
 
 def _flat(terms: diffrax.AbstractTerm, t: Any, y: PyTree, args: Any) -> tuple[Callable, Weights]:
-    """The field as a function of one vector, and the vector."""
+    """The field as a function of one vector, the weights followed by the dissipated energy, and this vector at y."""
     vector, unravel = ravel_pytree(y)
     return lambda x: ravel_pytree(terms.vf(t, unravel(x), args))[0], vector
