@@ -63,7 +63,7 @@ class Course:
     - first_step: the length of the first step.
     - points_per_decade: the least number of recorded steps in a decade of time, 0 to record requested times only.
     - steps: the largest number of steps in a chunk.
-    - keeps_steps: whether steps at which the weights have moved enough are recorded too.
+    - keeps_steps: whether more steps than ``points_per_decade`` are recorded, as `_roles` says.
     """
 
     system: AbstractSystem
@@ -196,10 +196,10 @@ class Course:
         return _Plan(Method(self.solver, directions), asked._replace(renewal=jnp.array(renewal)))
 
     def _between(self, origin: float, steps: "_Points", plan: "_Plan") -> tuple["_Points", bool]:
-        """The flow at the requested times inside its steps, and whether all could be computed.
+        """The points of the flow at the requested times inside steps, and whether all could be computed.
 
-        If a requested time equals the end of a step up to rounding, that end in ``steps`` gets the requested time
-        and becomes an output instead.
+        A requested time that equals the end of a step up to rounding needs no point: in ``steps`` that end becomes
+        an output at the requested time.
         """
         t, asked = steps.since, self.requested - origin
         # Steps may be shorter than the rounding of the time.
@@ -230,7 +230,9 @@ class Course:
         return _Points(asked, times, y, np.full(asked.size, int(Role.WANTED))), found
 
     def _in_several_steps(self, there: PyTree, row: int, begin: PyTree, times: np.ndarray, plan: "_Plan") -> bool:
-        """Integrate over ``times``, which one step failed to cover, into a row of ``there``; whether this succeeded."""
+        """Integrate from times[0] to times[1] in several steps, after one step has failed, and write the result to
+        a row of ``there``. Return whether this succeeded.
+        """
         t0, t = (float(time) for time in times)
         y = jax.device_put(begin)
         done = integrate(self.system, y, (t0, t, (t - t0) / 2), plan.asked, NEVER, plan.method, self.steps)
@@ -253,7 +255,7 @@ class Course:
         """The `Role` of the end of each step, or -1 if it is not recorded. The last end starts the next chunk.
 
         If ``keeps_steps`` holds and the solver is not explicit, all ends are outputs. Otherwise outputs are the
-        ends that lie 1/points_per_decade of a decade after the last output, the ends of steps with an extremum of
+        ends that lie 1/points_per_decade decades after the last output, the ends of steps with an extremum of
         |grad|^2, and, if ``keeps_steps`` holds, the ends at which the weights have moved enough since the last
         output.
         """

@@ -101,7 +101,7 @@ def step_sizes(step_size: StepSize, steps: int) -> Float[np.ndarray, " all"]:
 
     **Arguments:** as for `gradient_descent`.
 
-    **Raises:** `ValueError` if they are not positive and finite, or have another shape.
+    **Raises:** `ValueError` if they are not positive and finite, or if their number is not 1 or ``steps``.
     """
     if callable(step_size):
         sizes = np.append([], [_numbers(f"step_size at k = {k}", step_size(k), ()) for k in range(steps + 1)])
@@ -195,11 +195,12 @@ class Iteration(AbstractDescent):
         return self.flow(model)
 
     def way_to_go(self, model: PyTree, start: PyTree, apart: float = 0.0) -> float:
-        """A proved bound on the distance between a model and every later iterate; infinite if none is found, as for
-        momentum, other directions than the gradient, or steps that are not constant.
+        """A proved bound on the distance between a model and every later iterate; infinite if none is found. None
+        is found for descents with momentum, in other directions than the gradient, or with steps that are not
+        constant.
 
-        **Arguments:** model: the current iterate; start: x_0; apart: the bound also holds for a descent that begins
-        at any point within this distance of the model, and is then relative to that point.
+        **Arguments:** model: the current iterate; start: x_0; apart: for any point within this distance of the
+        model, the bound also holds for the descent from this point.
         """
         system = self.flow.system
         landscape = system.landscape()

@@ -79,8 +79,8 @@ def gradient_flow(
 
     - loss: the population loss.
     - model: the start, an Equinox module whose float64 arrays flow.
-    - times: output times in addition to the steps, positive and increasing. They change neither the steps nor the
-      end of the flow.
+    - times: output times in addition to the ends of steps, positive and increasing. They change neither the steps
+      nor the end of the flow.
     - t1: the time of the end. By default the flow ends at a stop, but not before the last of ``times``.
     - rtol: the relative error of a step, for each weight. It is relative to the current size of the weight or, if
       larger, to its scale at the start: the largest value in its array, or its own value if that is far smaller. In
@@ -239,16 +239,16 @@ def _check_arguments(
 
 
 def _typed(leaf: PyTree) -> PyTree:
-    """A weakly typed array, which JAX makes of a Python number, with a definite type; anything else unchanged.
+    """Give a weakly typed array, which JAX makes of a Python number, a definite type. Other leaves are unchanged.
 
-    Later states of a flow have definite types, so that programs would be compiled twice.
+    Later states of a flow have definite types. A weak type at the start would compile all programs twice.
     """
     return jax.device_put(np.asarray(leaf)) if checks.is_concrete(leaf) and getattr(leaf, "weak_type", False) else leaf
 
 
 def _identity(system: AbstractSystem) -> AbstractSystem:
-    """The system that identifies a flow in checkpoints. Without devices and blocks of samples, which change results
-    by rounding only.
+    """The system that identifies a flow in checkpoints. It leaves out devices and blocks of samples, which change
+    results by rounding only.
     """
     if isinstance(system, LossSystem) and isinstance(system.loss, MonteCarloLoss):
         return LossSystem(system.loss.undrawn(), system.fixed)
@@ -270,9 +270,9 @@ def reduced_flow(
     """Integrate the flow of a loss with an arrowhead by its exact reduction to d + 2 equations, to check
     `gradient_flow`.
 
-    The weights off the diagonal of U are U_ij(t) = U_ij(0) exp(-a_ij s(t)) with s = int u^2. So only the diagonal,
-    u and s are integrated. The solver is explicit (Dopri8), so that both the equations and the solver differ from
-    those of `gradient_flow`.
+    Let U, u and a be as in `AbstractArrowhead`. Off the diagonal, U_ij(t) = U_ij(0) exp(-a_ij s(t)), where
+    s = int u^2 dt. So only the diagonal of U, u and s are integrated. The solver is explicit (Dopri8), so that both the
+    equations and the solver differ from those of `gradient_flow`.
 
     **Arguments:**
 

@@ -55,10 +55,8 @@ def check_model(model: PyTree) -> None:
 
 
 class Role(enum.IntEnum):
-    """The purpose of a recorded state. Stopping rules are tested at `REGULAR` states only.
-
-    TO_GO_ON: only the next chunk starts there. WANTED: an output at a requested time. REGULAR: an
-    output at the end of a step.
+    """The purpose of a recorded state: TO_GO_ON to start the next chunk only, WANTED as an output at a requested
+    time, REGULAR as an output at the end of a step. Stopping rules are tested at REGULAR states only.
     """
 
     TO_GO_ON = 0
@@ -123,8 +121,8 @@ class ChunkStore:
     """A folder with the finished chunks of one run. Each file holds a digest that identifies the run. If several
     hosts share a mesh, only the first of them reads and writes.
 
-    **Arguments:** folder: None to store nothing; identity: all that determines the run; mesh: that of the run, or
-    None.
+    **Arguments:** folder: the folder, None to store nothing; identity: everything that determines the run; mesh:
+    the devices of the run, or None.
     """
 
     def __init__(self, folder: str | os.PathLike | None, identity: PyTree, mesh: jax.sharding.Mesh | None):
@@ -204,8 +202,7 @@ _NUMBERS = ("next_step", "fields", "turn", "directions", "wanted", "timescale", 
 
 
 def distinct(t: np.ndarray, same: float) -> np.ndarray:
-    """A mask of the times that differ from their successor: (T,) true for t_i < (1 - same) t_{i+1} and for the last
-    time.
+    """A mask (T,) of the times that differ from the next one, t_i < (1 - same) t_{i+1}, and of the last time.
 
     **Arguments:**
 

@@ -155,7 +155,7 @@ WITH_ENERGY = diffrax.ODETerm(_with_energy)
 
 
 class ArrowheadSystem(AbstractIsometricSystem):
-    """The flow of an arrowhead in (U, u), in an eigenbasis that makes the field elementwise except for one sum."""
+    """The flow of an `AbstractArrowhead` in its weights (U, u), where the field is elementwise except for one sum."""
 
     arrowhead: AbstractArrowhead
     minimum: Scalar
@@ -191,7 +191,7 @@ def _way_of_arrowhead(arrowhead: AbstractArrowhead, state: State) -> Scalar:
 
 
 class ReducedSystem(AbstractSystem):
-    """The flow of an arrowhead in the diagonal of U, u and the clock s = int u^2, in which a step costs O(d).
+    """The flow of an arrowhead in the diagonal of U, u and the clock s = int u^2 dt. A step costs O(d).
 
     These coordinates are not an isometry of the weights: the norm of the field is not the norm of the gradient.
     """

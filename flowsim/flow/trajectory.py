@@ -67,7 +67,7 @@ class Status(enum.StrEnum):
 
     @property
     def advice(self) -> str:
-        """What to change if the run did not finish; else empty."""
+        """Advice on what to change if the run did not finish; else empty."""
         return _ADVICE.get(self, "")
 
 
@@ -306,7 +306,7 @@ class Trajectory(eqx.Module):
 
     @staticmethod
     def load(path: str | os.PathLike, like: PyTree | None = None) -> "Trajectory":
-        """Read a trajectory. ``like`` is a model of the same structure, needed if this is nested or not of flowsim.
+        """Read a trajectory. ``like``, a model of the same structure, is needed if its class is not one of flowsim.
 
         **Raises:** `ValueError` if the file is damaged or not a trajectory, or if ``like`` is missing or does not
         match.

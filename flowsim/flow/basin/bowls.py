@@ -1,16 +1,19 @@
 """A bound on the remaining length of a flow in a bowl, a ball on which the Hessian is positive definite.
 
-Suppose that all eigenvalues of the Hessian are at least mu on a ball of radius r around a point, and that |grad L|
-< mu r at the point. Then the flow from the point stays in the ball, and |grad L| decays at least as fast as e^{-mu
-t}. So the path has length at most |grad L|/mu. The bound is proved, since gradients and Hessians are enclosed by
-ball arithmetic. It also holds for gradient descent with step size eta, if all eigenvalues of the Hessian are also
-at most 2/eta - mu: then each step multiplies |grad L| by at most 1 - eta mu.
+Suppose that all eigenvalues of the Hessian are at least mu on a ball of radius r around a point, and that
+|grad L| < mu r at the point. Then the flow from the point stays in the ball, and |grad L| decays at least as fast
+as e^{-mu t}. So the path has length at most |grad L|/mu. The bound is proved, since gradients and Hessians are
+enclosed by ball arithmetic. It also holds for gradient descent with step size eta, if all eigenvalues of the
+Hessian are also at most 2/eta - mu: then each step multiplies |grad L| by at most 1 - eta mu.
 
 Some losses are constant along x -> e^{sJ} x, where J is a diagonal matrix of signs. They are flat along Jx, and the
 flow conserves <x, Jx>. Near a point x_0 every x is e^{sJ} z with some z for which z - x_0 is orthogonal to J x_0.
-Let mu be the least curvature of the loss restricted to these z. Then 2 mu (L - min L) <= |grad L(z)|^2 <= e^{2|s|}
-|grad L(x)|^2, so that the path has length at most e^{|s|} |grad L|/mu. While |s| is at most 1/100, |s| <= 2 |x -
-x_0|/|x_0| and |z - x_0| <= 3.2 |x - x_0|.
+Let mu be the least curvature of the loss restricted to these z. Then
+
+    2 mu (L - min L) <= |grad L(z)|^2 <= e^{2|s|} |grad L(x)|^2,
+
+so that the path has length at most e^{|s|} |grad L|/mu. While |s| is at most 1/100, |s| <= 2 |x - x_0|/|x_0| and
+|z - x_0| <= 3.2 |x - x_0|.
 """
 
 import math

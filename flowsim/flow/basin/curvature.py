@@ -2,8 +2,8 @@
 
 Let J = A + E and U^T A V = diag(s) + F, where U and V have k columns. Then the k-th largest singular value of J is
 at least (min s - |F|)/(|U| |V|) - |E|, since |A V y| |U| >= |U^T A V y|. U and V come from a decomposition in
-float64 and need not be exact: |F| and |U^T U - 1| are computed with bounds on their rounding. If J is symmetric, U
-= V is square and min s > |F|, this is also a lower bound on all eigenvalues of J.
+float64 and need not be exact: |F| and |U^T U - 1| are computed with bounds on their rounding. If J is symmetric,
+U = V is square and min s > |F|, this is also a lower bound on all eigenvalues of J.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ MOST_IN_BALLS = 3e5  # operations; programs of more are evaluated in float64
 
 
 def path(slope: float, flattest: Callable[[float], float]) -> float:
-    """A bound on the length of a path from a point, slope/curvature, with the curvature of a cube around the point
-    that contains the path. Infinite if no such cube is found.
+    """A bound on the length of the path that a flow takes from a point; infinite if none is found. It is the slope
+    at the point divided by the least curvature in a cube that provably contains the path.
 
     **Arguments:**
 

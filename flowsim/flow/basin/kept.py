@@ -22,7 +22,8 @@ _EXACT = 1e-25
 def stay_at_zero(field: Field, weights: PyTree, zero: PyTree, *, is_one_formula: bool) -> PyTree:
     """Which of the weights that are zero stay zero along the flow, for any values of the other weights.
 
-    No weight counts if the field cannot be computed in balls, or may follow another formula at other weights.
+    The result is that none do, if the field cannot be computed in balls or may have another formula at other
+    weights.
 
     **Arguments:**
 
@@ -101,7 +102,7 @@ def bases(leaves: list, kinds: list[str], slopes: list[Balls] | None) -> list[np
     """For each array, an orthonormal basis, in columns, of the subspace in which the flow can move it.
 
     **Arguments:** leaves: the arrays; kinds: their symmetries, which the flow preserves; slopes: the field at
-    random weights with these symmetries, or None. Where it is zero at random weights, a weight never moves.
+    random weights with these symmetries, to exclude weights with zero velocity, or None.
     """
     found = [_basis(leaf.shape, kind) for leaf, kind in zip(leaves, kinds, strict=True)]
     if slopes is None:

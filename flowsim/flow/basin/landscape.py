@@ -41,13 +41,13 @@ class Landscape(NamedTuple):
 
 
 def descends(flow: Landscape, state: PyTree) -> bool:
-    """Whether the field is minus the gradient of the loss, which may fail if the loss uses `stop_gradient` or
+    """Whether the field is minus the gradient of the loss. It may differ if the loss uses `stop_gradient` or
     `custom_jvp`.
 
-    The derivative by the field along random directions is compared with difference quotients of the loss, computed
-    in balls. If the loss is not known or balls cannot be used, the answer is yes.
+    Directional derivatives of the loss according to the field are compared with difference quotients of the loss,
+    which are computed in balls. If the loss is not known or balls cannot be used, the answer is yes.
 
-    **Arguments:** flow; state: the weights near which they are compared.
+    **Arguments:** flow; state: the weights near which the test is made.
     """
     if flow.loss is None or flow.is_one_formula:
         return True

@@ -1,9 +1,12 @@
 """A bound on the remaining length of a flow in a valley, where minima may form a continuum.
 
 Let L = q(p(x)), where q is quadratic with least curvature lambda > 0. Suppose that the Jacobian of p has full row
-rank on a ball, with least singular value sigma. Then |grad L|^2 >= sigma^2 |grad q|^2 >= 2 mu (L - min q) with mu =
-lambda sigma^2. So the path has length at most sqrt(2 (L - min q)/mu) <= |grad q|/(lambda sigma), if this is less
-than the radius of the ball. For a sum of squares, p is the vector r of residuals, and the bound is |r|/sigma. For a
+rank on a ball, with least singular value sigma. Let mu = lambda sigma^2. Then
+
+    |grad L|^2 >= sigma^2 |grad q|^2 >= 2 mu (L - min q),
+
+so that the path has length at most sqrt(2 (L - min q)/mu) <= |grad q|/(lambda sigma), if this is less than the
+radius of the ball. For a sum of squares, p is the vector r of residuals, and the bound is |r|/sigma. For a
 quadratic loss, p(x) = x and sigma = 1 everywhere, so that no ball is needed.
 
 For a sum of squares |A x - b|^2, where A may have any rank, the flow never moves along the kernel of A. Let sigma

@@ -45,7 +45,7 @@ def way_to_go(flow: Landscape, state: PyTree, start: PyTree, step_size: float = 
     - flow: the flow.
     - state: the weights at which the path begins.
     - start: the weights at t = 0.
-    - step_size: 0 for the flow; for gradient descent its step size, which must be less than 2/curvature.
+    - step_size: 0 for the flow; the step size for gradient descent. No bound is found if it exceeds 2/curvature.
     - apart: the bound also holds for every path that begins within this distance of the state.
     """
     leaves, structure = jax.tree.flatten(state)

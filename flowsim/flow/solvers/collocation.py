@@ -20,8 +20,8 @@ DAMPING = 0.1
 
 @functools.cache
 def radau_tableau() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The coefficients of Radau IIA with s = `STAGES` stages: nodes c (s,), matrix A (s, s), and the weights (s +
-    1,) of the error estimate.
+    """The coefficients of Radau IIA with s = `STAGES` stages: the nodes, (s,), the matrix A, (s, s), and the
+    weights of the error estimate, (s + 1,).
 
     The nodes are the zeros of P_s - P_{s-1}, with the Legendre polynomials P on [0, 1]. A maps values at the nodes
     to the integrals of their interpolating polynomial from 0 to each node. The estimate is proportional to the

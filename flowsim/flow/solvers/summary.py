@@ -32,7 +32,7 @@ class Ends(NamedTuple):
 
     **Fields:**
 
-    - t1, earliest: times.
+    - t1, earliest: the time of the end, and the time before which no stop ends the flow.
     - stop_excess: the largest excess loss at a stop, relative to that at the start or at the saddle, whichever is
       less.
     - stop_grad_norm: the largest |grad L| at a stop, relative to the largest so far or ``Scales.gradient``,

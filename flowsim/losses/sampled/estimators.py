@@ -94,9 +94,9 @@ class PromptEstimator(AbstractEstimator):
 class InputEstimator(AbstractEstimator):
     """Draws the inputs of the examples, and averages the squared error exactly over w and x_query.
 
-    It applies to models that are affine in w and linear in x_query. Given the inputs, these predict yhat = (w^T M +
-    v^T) x_query with a matrix M and a vector v. Then E[(yhat - w^T x_query)^2] = tr(C (M - I) Lambda (M - I)^T) +
-    v^T Lambda v, where C = E[w w^T] and Lambda is the covariance of x_query.
+    It applies to models that are affine in w and linear in x_query. Given the inputs, they predict
+    yhat = (w^T M + v^T) x_query with a matrix M and a vector v. Let C = E[w w^T], and let Lambda be the covariance of
+    x_query. Then E[(yhat - w^T x_query)^2] = tr(C (M - I) Lambda (M - I)^T) + v^T Lambda v.
     """
 
     name: ClassVar[str] = "inputs"
@@ -139,9 +139,9 @@ class InputEstimator(AbstractEstimator):
 class CovarianceEstimator(AbstractEstimator):
     """Draws the sample covariance of a prompt, and averages the squared error exactly over w and x_query.
 
-    It applies to models with a method ``residual``. This maps sample covariances (d, d, *samples) to matrices R (d
-    + 1, d, *samples) with w^T x_query - yhat = (w^T, 1) R x_query. Sample covariances are drawn by Bartlett's
-    decomposition if this is faster than drawing all inputs.
+    It applies to models with a method ``residual``, which maps sample covariances (d, d, *samples) to matrices R of
+    shape (d + 1, d, *samples) with w^T x_query - yhat = (w^T, 1) R x_query. Sample covariances are drawn by
+    Bartlett's decomposition if this is faster than drawing all inputs.
     """
 
     name: ClassVar[str] = "covariances"

@@ -1,1 +1,1 @@
-"""Solvers for flows with an arrowhead matrix as Hessian, such as those of one layer of linear attention."""
+"""Solvers for flows whose Hessian is an arrowhead: nonzero on the diagonal and in one row and column only."""

@@ -15,8 +15,8 @@ STEPS_PER_DECADE = 8  # the least number in a decade of time
 
 
 class ReducedKernel(AbstractKernel):
-    """Makes the steps of an arrowhead flow in its reduction. The point of a view is the diagonal of U, u and the
-    clock.
+    """Makes the steps of an arrowhead flow in its reduction. The ``point`` of a `View` is the diagonal of U, u and
+    the clock.
 
     **Fields:** reduction: the coefficients of the flow; start, seen: the point at t = 0, and the moments, excess
     and |grad L|^2 there; rtol: the relative error of a step; timescale, growth: as in `AbstractKernel`.

@@ -1,6 +1,7 @@
 """Structured Newton's method for the implicit steps of arrowhead flows.
 
-A step of a collocation method solves for the weights U and u at its stages. Given u at the stages, U follows in
+A step of a collocation method solves for the weights at its stages, a matrix U and a number u (see
+`flowsim.losses.arrowhead`). Given u at the stages, U follows in
 closed form. Off the diagonal, U_ij decays as exp(-a_ij s) with the clock s = int u^2 dt. On the diagonal, the stage
 values of each entry solve a small linear system. So Newton's method runs on the stage values of u only. This is the
 block elimination of the arrowhead.

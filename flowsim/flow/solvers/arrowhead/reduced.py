@@ -1,4 +1,4 @@
-"""Implicit steps of the reduced arrowhead flow, in the diagonal of U, u and the clock s = int u^2 dt.
+"""Implicit steps of an arrowhead flow in its reduction: the diagonal of U, u and the clock s = int u^2 dt.
 
 The weights off the diagonal are functions of the clock, U_ij(t) = U_ij(0) exp(-a_ij s(t)). They enter the flow only
 through their moments, F_k = sum_{i != j} a_ij^k U_ij(0)^2 exp(-2 a_ij s).
@@ -47,9 +47,7 @@ class Step(NamedTuple):
 
 
 def reduce(arrowhead: Arrowhead, start: State) -> tuple[Reduction, Point]:
-    """The reduction of the arrowhead flow from a start (U, u), with its moments summed exactly, and the first
-    point.
-    """
+    """The reduction of the arrowhead flow from a start (U, u), with exact sums for the moments; and its first point."""
     U, u = start
     a, d = arrowhead.curvature, arrowhead.drive.shape[0]
     squares = jnp.where(jnp.eye(d, dtype=bool), 0.0, U * U)

@@ -45,7 +45,7 @@ class Curvature(NamedTuple):
 
     @property
     def rates(self) -> Float[Array, " parts"]:
-        """The rate of change of each part that `split` returns."""
+        """The rate (eigenvalue of the Jacobian) of each part that `split` returns."""
         n, k = self.basis.shape
         return self.eigenvalues if k == n else jnp.append(self.eigenvalues, jnp.broadcast_to(self.rest, n))
 

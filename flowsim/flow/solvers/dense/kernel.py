@@ -27,8 +27,8 @@ def can_go_in_lockstep(loss: AbstractPopulationLoss, model: PyTree) -> bool:
 
 
 class DenseKernel(AbstractKernel):
-    """Makes steps by `DenseRadau`, with the tolerances of `gradient_flow`. The point of a view is a state of the
-    system.
+    """Makes steps by `DenseRadau`, with the tolerances of `gradient_flow`. The ``point`` of a `View` is a state of
+    the system.
 
     **Fields:** system, start: the flow and its state at t = 0; rtol: the relative error of a step; sizes: the sizes
     of the weights at the start; timescale, growth: as in `AbstractKernel`.

@@ -8,8 +8,8 @@ lower than the descent from the point itself, the point is taken to be a minimum
 
 With many weights the Hessian is only computed on two Krylov spaces. One is spanned from the gradient, which turns
 into the direction in which a flow leaves, and the other from a random vector. A positive Ritz value of the Jacobian
-of the field is a lower bound on an eigenvalue, so it shows a saddle. In this case the nearby points differ from the
-point in tiny weights only, and the descent steps are along the gradient.
+of the field is a lower bound on an eigenvalue, so it shows a saddle. The nearby points then differ from the point
+in tiny weights only, and the descent steps are along the gradient.
 
 **Source:** Golub and Van Loan, Matrix Computations (2013), section 10.1, for Ritz values of the Lanczos process.
 """
