@@ -254,7 +254,8 @@ def records(system: AbstractSystem, states: PyTree) -> Record:
 def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Settings) -> Trajectory:
     """The trajectory of a finished run, with certificates computed from its record.
 
-    **Arguments:** system: the flow; run: all its chunks, joined; status: how it ended; settings: of its solver.
+    **Arguments:** system: the flow; run: all chunks of the run, joined; status: how the run ended; settings: the
+    settings of the solver.
     """
     record = run.record
     lost = record.loss[0] - record.loss if np.isnan(record.excess[0]) else record.excess[0] - record.excess

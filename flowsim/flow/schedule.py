@@ -138,7 +138,7 @@ class StopSearch:
 
 def percent(chunks: list[Chunk], stop: Stop, t1: float | None) -> int:
     """The progress of a run in percent, on a logarithmic scale: of the time towards t1 or, without t1, of the
-    excess loss towards its stop. If the minimum is not known, it is that of |grad L| towards its stop.
+    excess loss towards its stop. If the minimum is not known, |grad L| takes the place of the excess loss.
 
     **Arguments:** chunks: all chunks so far; stop: the stopping rules; t1: the time of the end, or None.
     """

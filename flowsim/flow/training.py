@@ -24,8 +24,8 @@ class Curriculum(eqx.Module):
     """A schedule by which prompts grow in stages, from few coordinates and few positions.
 
     Let (start, growth) be ``dimensions``. At training step s the covariates have start + growth * (s // every)
-    nonzero coordinates, at most d. With ``lengths`` for (start, growth) the formula gives the number of positions
-    whose errors count, at most N + 1.
+    nonzero coordinates, at most d. In the same way ``lengths`` gives the number of positions at which errors count,
+    at most N + 1.
 
     **Arguments:**
 

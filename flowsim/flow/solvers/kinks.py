@@ -72,8 +72,8 @@ def _changes(
     **Arguments:** before, end: two states; distances: (h,) signed distances from ``end``, in units of end - before.
 
     **Returns:** (h,) the norm of the change of the field at each distance; the norm of the field at ``before``; and
-    the rounding error of the field. The rounding error is found by changes of the weights in their last digits, as
-    a lower quartile, so that changes across a kink do not count.
+    the rounding error of the field. To find this error, the last digits of the weights are changed in several ways.
+    The lower quartile of the changes of the field is taken, so that changes across a kink do not count.
     """
     slope, way = system.field(end), jax.tree.map(jnp.subtract, end, before)
 

@@ -34,7 +34,7 @@ class View(NamedTuple):
     - excess, grad_norm_sq: the excess loss and |grad L|^2.
     - norm_sq: the squared norm of the weights.
     - dissipated: int |grad L|^2 dt so far.
-    - still: whether the gradient consists of rounding, or no direction grows there.
+    - still: whether the gradient consists of rounding, or the Jacobian of the field has no positive eigenvalue.
     - leaves: whether the flow may leave a saddle there.
     - nodes: (t, excess, |grad L|^2), each (nodes,), at times in the step from its start to its end.
     """

@@ -203,7 +203,9 @@ class Summarizing(AbstractObserver):
         return {"pl": pl, "closest": view.norm_sq}
 
     def _status(self, now: Summary, view: View) -> Int[Array, ""]:
-        """The code of the status if the flow ends at a view, else `_RUNNING`. ``now`` is the summary up to it."""
+        """The code of the status if the flow ends at a view, else `_RUNNING`. ``now`` is the summary up to the
+        view.
+        """
         ends, scales = self.ends, self.scales
         late = jnp.isinf(ends.t1) & (now.t >= ends.earliest)
         start = jnp.minimum(now.excess_start, scales.excess)

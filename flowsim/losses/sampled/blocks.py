@@ -34,8 +34,8 @@ COLUMNS = 8  # tangents that are carried at once for more weights
 
 
 class Samples(eqx.Module):
-    """The samples number ``first`` to ``first + count - 1`` of a key. ``draws`` is None if they are not stored and
-    drawn at every use.
+    """The samples number ``first`` to ``first + count - 1`` of a key. ``draws`` is None if the samples are drawn
+    again at every use.
     """
 
     key: PRNGKeyArray
@@ -103,7 +103,8 @@ def total(
     """The sum of a function over all samples. function(estimator, draws, *models) returns the sum over the given
     draws.
 
-    **Arguments:** samples: all samples; block: the number to compute at once, None for all; mesh: the devices.
+    **Arguments:** samples: all samples; block: the number of samples to compute at once, None for all; mesh: the
+    devices that share the samples, None for one.
     """
 
     def of_part(part: Samples, estimator: AbstractEstimator, *models: PyTree) -> PyTree:

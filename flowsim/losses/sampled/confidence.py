@@ -14,7 +14,7 @@ HEAVIEST_SHAPE = 0.5  # a law of a larger shape has no variance, and its means h
 
 @functools.cache
 def student_quantile(level: float, count: int) -> float:
-    """The t with P(|T| <= t) = level, where T has Student's law with count - 1 degrees of freedom."""
+    """The quantile t of Student's law with count - 1 degrees of freedom at which P(|T| <= t) = level."""
     # By the lower tail, so that levels near 1 keep their digits.
     return -float(scipy.special.stdtrit(count - 1, (1 - level) / 2))
 

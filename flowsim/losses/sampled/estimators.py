@@ -94,9 +94,9 @@ class PromptEstimator(AbstractEstimator):
 class InputEstimator(AbstractEstimator):
     """Draws the inputs of the examples, and averages the squared error exactly over w and x_query.
 
-    It applies to models that are affine in w and linear in x_query. Given the inputs, they predict
-    yhat = (w^T M + v^T) x_query with a matrix M and a vector v. Let C = E[w w^T], and let Lambda be the covariance of
-    x_query. Then E[(yhat - w^T x_query)^2] = tr(C (M - I) Lambda (M - I)^T) + v^T Lambda v.
+    It applies to models that are affine in w and linear in x_query. Given the inputs, they predict yhat = (w^T M +
+    v^T) x_query with a matrix M and a vector v. Let C = E[w w^T], and let Lambda be the covariance of x_query. Then
+    E[(yhat - w^T x_query)^2] = tr(C (M - I) Lambda (M - I)^T) + v^T Lambda v.
     """
 
     name: ClassVar[str] = "inputs"
@@ -165,8 +165,8 @@ class RadialEstimator(AbstractEstimator):
 
     Let X = Z Lambda^{1/2} be the inputs, with standard normal Z. Then |Z|_F^2 has the law chi^2_{N d} and is
     independent of the direction Z / |Z|_F, which is drawn. The 16 nodes of the quadrature are exact for polynomials
-    of degree 31 in the sample covariance. They reach far into a tail that random draws never reach. Otherwise this
-    is the `CovarianceEstimator`.
+    of degree 31 in the sample covariance. They reach far into a tail that random draws never reach. In all else the
+    estimator works like `CovarianceEstimator`.
 
     **Fields:** scales, weights: (nodes,) the values of |Z|_F^2 / N at the nodes, and their weights.
     """

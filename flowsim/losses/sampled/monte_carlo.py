@@ -55,8 +55,8 @@ class Estimate(NamedTuple):
 
 
 class MonteCarloLoss(AbstractPopulationLoss):
-    """The loss factor E (yhat - y_query)^2, with the expectation replaced by an average over sampled prompts. The
-    prediction yhat is that of any Equinox module that maps a `Prompt` to a scalar.
+    """The loss L = factor E (yhat - y_query)^2 of any Equinox module that maps a `Prompt` to a scalar yhat. The
+    expectation is estimated by an average over sampled prompts.
 
     Sample i is drawn with ``jax.random.fold_in(key, i)``, once for each flow. Therefore a flow is the exact flow of
     the average. The losses of `replicates` average over disjoint parts of the samples. Their flows estimate the
@@ -226,10 +226,10 @@ class MonteCarloLoss(AbstractPopulationLoss):
         return np.asarray(blocks.each(loss.estimator, model, loss.indexed, loss.block, self.mesh) * self.factor)
 
     def fresh(self, model: PyTree) -> "MonteCarloLoss":
-        """The loss on as many new samples, which no flow has been fitted to.
+        """The loss on the same number of new samples, which no flow has been fitted to.
 
-        If it is unbiased for the model, the method is "radial", which averages over the size of the inputs. For a
-        loss with a heavy tail, prompts that are too rare to be drawn dominate the mean.
+        The new loss uses the method "radial" if this is unbiased for the model. For a heavy tail, prompts that are
+        too rare to be drawn dominate the mean, and "radial" takes them into account.
         """
         own = self.prepared(model)
         assert own.estimator is not None, "a prepared loss has one"

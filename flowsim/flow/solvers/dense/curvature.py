@@ -73,8 +73,8 @@ class Curvature(NamedTuple):
         return along if k == n else along + sizes / damping[k:]
 
     def noise(self, y: Weights) -> Weights:
-        """The change of the field by rounding of the weights y. It is scaled from the weights at which ``moved``
-        was computed, since y may be smaller.
+        """The change of the field by rounding of the weights y: ``moved``, which belongs to other weights, scaled
+        to y.
         """
         terms = _terms(self.eigenvalues, self.basis, self.rest, y)
         larger = jnp.where(self.terms > 0, terms / jnp.where(self.terms > 0, self.terms, 1.0), 1.0)
@@ -85,8 +85,8 @@ class Curvature(NamedTuple):
 def renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns: int) -> Curvature:
     """The curvature at y if ``renew`` is true, else ``kept``.
 
-    Derivatives of the result are zero, since the solution of a step does not depend on it. For flows in lockstep,
-    new curvatures are computed for a few flows at a time. A plain vmap would compute them for all flows.
+    Derivatives of the result are zero, since the solution of a step does not depend on the curvature. For flows in
+    lockstep, new curvatures are computed for a few flows at a time. A plain vmap would compute them for all flows.
 
     **Arguments:**
 

@@ -203,8 +203,8 @@ class DenseRadau(AbstractRadau):
         return jnp.maximum(self.rtol, _LEAST_RTOL) * sizes + self.atol + SMALLEST_ERROR
 
     def _leaving(self, curvature: Curvature, start: Weights, end: Weights) -> Float[Array, " k"]:
-        """The tolerance of the component along each eigenvector. If errors along it grow, it follows from the
-        current absolute values of the weights, else it is infinite.
+        """The tolerance of the component along each eigenvector, from the current absolute values of the weights.
+        It is infinite unless the eigenvalue is positive, so that errors along the eigenvector grow.
         """
         sizes = jnp.abs(curvature.basis.T) @ jnp.maximum(jnp.abs(start), jnp.abs(end))
         tolerance = jnp.maximum(self.rtol, _LEAST_RTOL) * sizes + self.atol + SMALLEST_ERROR

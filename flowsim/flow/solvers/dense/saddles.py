@@ -141,8 +141,8 @@ def _ritz(
     """Ritz values and Ritz vectors (in columns) of a symmetric matrix on a Krylov space. If the space has less than
     ``count`` dimensions, the other values and vectors are zero.
 
-    **Arguments:** product: multiplies a vector by the matrix; first: the vector that spans the space; count: how
-    many.
+    **Arguments:** product: multiplies a vector by the matrix; first: the vector that spans the Krylov space; count:
+    the number of Ritz values.
     """
 
     def unit(vector: Array) -> Array:
@@ -167,8 +167,8 @@ def _ritz(
 
 
 def may_creep(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:
-    """Whether an eigenvector without curvature lies mostly in tiny weights that move, so that `leaves` must be
-    tested.
+    """Whether an eigenvector of a nearly zero eigenvalue lies mostly in tiny weights that move. Then `leaves` must
+    be tested.
 
     **Arguments:** as for `leads_away`.
     """
@@ -182,8 +182,8 @@ def _is_tiny(weights: Array) -> Bool[Array, " n"]:
 
 
 def _displacements(point: Array, moves: Array, rates: Array, basis: Array) -> Float[Array, "draws n"]:
-    """Random displacements in all weights that move, others in tiny weights only, and the opposites of both. Their
-    components along eigenvectors with curvature are damped.
+    """Random displacements of the weights, (draws, n): some in all weights that move, some in tiny weights only,
+    and the opposite of each. Components along eigenvectors with curvature are damped.
 
     **Arguments:** point: the weights; moves: 1 for weights that move, else 0; rates, basis: as for `leads_away`.
     """
