@@ -276,8 +276,8 @@ def _lesser(least: Least, value: Scalar, t: Scalar) -> Least:
 def crossing(t: Nodes, excess: Nodes, grad_norm_sq: Nodes, level: Scalar) -> Scalar:
     """The first time at which the excess loss is at most ``level``; infinite if it never is.
 
-    Between two nodes, t is interpolated by a cubic in log excess, since the derivative dt/d(log excess) =
-    -excess/|grad L|^2 is known at both.
+    Between two nodes, t is interpolated by a cubic in log excess. At both nodes its derivative is known: it is
+    -excess/|grad L|^2.
 
     **Arguments:**
 

@@ -94,9 +94,9 @@ class PromptEstimator(AbstractEstimator):
 class InputEstimator(AbstractEstimator):
     """Draws the inputs of the examples, and averages the squared error exactly over w and x_query.
 
-    It applies to models that are affine in w and linear in x_query. Given the inputs, they predict yhat = (w^T M +
-    v^T) x_query with a matrix M and a vector v. Let C = E[w w^T], and let Lambda be the covariance of x_query. Then
-    E[(yhat - w^T x_query)^2] = tr(C (M - I) Lambda (M - I)^T) + v^T Lambda v.
+    It applies to models that are affine in w and linear in x_query. Given the inputs, the prediction of such a model is
+    yhat = (w^T M + v^T) x_query with a matrix M and a vector v. Let C = E[w w^T], and let Lambda be the covariance
+    of x_query. Then E[(yhat - w^T x_query)^2] = tr(C (M - I) Lambda (M - I)^T) + v^T Lambda v.
     """
 
     name: ClassVar[str] = "inputs"
