@@ -1,4 +1,4 @@
-"""Argument checks: one wording for every error, ``NAME must be EXPECTED, but WHAT CAME``.
+"""Argument checks. All errors have one wording, ``NAME must be EXPECTED, but WHAT CAME``.
 
 The values of a traced array are unknown, so it passes every check of its values. Its shape is always checked.
 """
@@ -19,7 +19,7 @@ from flowsim._core.text import one_line
 
 
 class ProblemError(ValueError):
-    """Bad input, in one line that names the field or the argument."""
+    """Raised on bad input. The message is one line that names the field or the argument."""
 
     def __init__(self, message: str):
         super().__init__(one_line(message))
@@ -39,7 +39,7 @@ def is_concrete(x: object) -> bool:
 
 
 def is_number(x: object) -> TypeGuard[float]:
-    """Whether ``x`` is one number whose value is known."""
+    """Whether ``x`` is a single number with a known value."""
     return is_concrete(x) and isinstance(x, int | float | np.generic | np.ndarray | jax.Array) and np.ndim(x) == 0
 
 
@@ -66,7 +66,9 @@ def refuse_leaks(name: str) -> Iterator[None]:
 def refuse_debugging() -> None:
     """Refuse debugging settings of JAX.
 
-    Two of them raise on NaN and infinity, which flowsim computes on purpose. Under the third no flow ends.
+    Two of them, ``jax_debug_nans`` and ``jax_debug_infs``, raise on NaN and infinity, which flowsim computes on
+    purpose. The others, ``jax_check_tracer_leaks`` and ``jax_disable_jit``, are refused because flows do not work
+    with them.
     """
     for name in ("jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks", "jax_disable_jit"):
         if jax.config.values[name]:
@@ -74,9 +76,9 @@ def refuse_debugging() -> None:
 
 
 def as_array(name: str, x: ArrayLike | Iterable, shape: tuple[int | None, ...]) -> Float[Array, "..."]:
-    """A float64 array of the given shape; ``None`` stands for any length.
+    """``x`` as a float64 array, refused unless it has the given shape. None in the shape stands for any length.
 
-    **Raises:** `ValueError` on another shape, on entries that are not real numbers, on NaN or infinity.
+    **Raises:** `ProblemError` on another shape, on entries that are not real numbers, on NaN or infinity.
     """
     require_float64()
     found = _on_the_host(x)
@@ -100,7 +102,9 @@ def as_array(name: str, x: ArrayLike | Iterable, shape: tuple[int | None, ...]) 
 
 
 def _on_the_host(x: ArrayLike | Iterable) -> ArrayLike | Iterable:
-    """Known numbers as a NumPy array, float64 or complex, which JAX takes without compiling; others as they are."""
+    """Numbers as a float64 or complex NumPy array, which JAX accepts without compiling. JAX arrays, and values that
+    are not numbers, are returned unchanged.
+    """
     with contextlib.suppress(TypeError, ValueError):
         if not isinstance(x, jax.Array) and (values := np.asarray(x)).dtype.kind in "biufc":
             return values if values.dtype.kind == "c" else values.astype(np.float64)
@@ -113,7 +117,7 @@ def shape_text(shape: tuple[int | None, ...]) -> str:
 
 
 def positive(name: str, x: ArrayLike) -> Float[Array, ""]:
-    """A positive finite number."""
+    """``x`` as a float64 scalar, refused unless it is positive and finite."""
     value = as_array(name, x, ())
     if is_concrete(value) and not float(value) > 0:
         refuse(name, "positive", f"it is {float(value):g}")
@@ -121,7 +125,7 @@ def positive(name: str, x: ArrayLike) -> Float[Array, ""]:
 
 
 def nonnegative(name: str, x: ArrayLike) -> Float[Array, ""]:
-    """A finite number that is at least zero."""
+    """``x`` as a float64 scalar, refused unless it is finite and at least 0."""
     value = as_array(name, x, ())
     if is_concrete(value) and float(value) < 0:
         refuse(name, "at least 0", f"it is {float(value):g}")
@@ -129,7 +133,7 @@ def nonnegative(name: str, x: ArrayLike) -> Float[Array, ""]:
 
 
 def within_memory(name: str, count: int) -> None:
-    """Refuse a problem whose flow would not fit into the memory of this machine, by an estimate.
+    """Refuse a problem if, by an estimate, its flow would not fit into the memory of this machine.
 
     **Arguments:**
 
@@ -144,14 +148,16 @@ def within_memory(name: str, count: int) -> None:
 
 
 def square(name: str, matrices: Float[Array, "..."]) -> Float[Array, "..."]:
-    """A square matrix that is not empty, or a stack of them."""
+    """A matrix or a stack of matrices, returned unchanged, and refused unless the matrices are square and not
+    empty.
+    """
     if matrices.shape[-2] != matrices.shape[-1] or matrices.size == 0:
         refuse(name, "a square matrix" if matrices.ndim == 2 else "square matrices", f"its shape is {matrices.shape}")
     return matrices
 
 
 def symmetric(name: str, matrices: Float[Array, "... d d"]) -> Float[Array, "... d d"]:
-    """A symmetric matrix, or a stack of them, made exactly symmetric. Asymmetry beyond rounding is refused."""
+    """A matrix or a stack of matrices, made exactly symmetric. Asymmetry beyond rounding is refused."""
     if is_concrete(matrices):
         values = np.asarray(matrices)
         asymmetry = np.max(np.abs(values - np.swapaxes(values, -1, -2)))
@@ -162,16 +168,17 @@ def symmetric(name: str, matrices: Float[Array, "... d d"]) -> Float[Array, "...
 
 
 def count(name: str, x: object) -> int:
-    """A whole number of at least one. It must not be traced."""
+    """``x`` as an int, refused unless it is a whole number of at least 1 that is not traced."""
     if isinstance(x, bool) or not isinstance(x, int | np.integer) or x < 1:
         refuse(name, "a whole number of at least 1", f"it is {x!r:.60}")
     return int(x)
 
 
 def positive_definite(name: str, x: ArrayLike | Iterable, *, semi: bool = False) -> Float[Array, "d d"]:
-    """A symmetric positive definite matrix, or with ``semi`` a positive semidefinite one.
+    """``x`` as an exactly symmetric matrix, refused unless it is positive definite, or positive semidefinite with
+    ``semi``.
 
-    **Raises:** `ProblemError` with the smallest eigenvalue.
+    **Raises:** `ProblemError`, with the smallest eigenvalue if the matrix is symmetric but not definite.
     """
     given = square(name, as_array(name, x, (None, None)))
     matrix = symmetric(name, given)
@@ -187,7 +194,9 @@ def positive_definite(name: str, x: ArrayLike | Iterable, *, semi: bool = False)
 
 
 def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:
-    """A whole number of at least one, or infinity for the exact limit."""
+    """``x`` as a float64 scalar, refused unless it is a whole number of at least 1, or infinity for the exact
+    limit.
+    """
     require_float64()
     value = jnp.asarray(_on_the_host(x), dtype=jnp.float64)
     whole = True
@@ -203,14 +212,18 @@ EARLIEST, LATEST = 1e-290, 1e290  # times; beyond them, steps and rates leave th
 
 
 def time(name: str, value: float) -> float:
-    """A time from `EARLIEST` to `LATEST`. It makes no array, which would start JAX's devices."""
+    """The time ``value``, refused unless it is from `EARLIEST` to `LATEST`. No array is made, since that would
+    start JAX's devices.
+    """
     if not EARLIEST <= value <= LATEST:
         refuse(name, f"from {EARLIEST:g} to {LATEST:g}", f"it is {value:g}")
     return value
 
 
 def increasing_times(name: str, times: ArrayLike | Iterable) -> np.ndarray:
-    """Positive, strictly increasing, finite times."""
+    """A list of times as an array (T,), refused unless they increase strictly from `EARLIEST` or later to `LATEST`
+    or earlier.
+    """
     values = np.asarray(list(times) if isinstance(times, Iterator) else times, dtype=np.float64)
     if values.ndim != 1:
         refuse(name, "a list of times", f"its shape is {values.shape}")

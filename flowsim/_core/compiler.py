@@ -57,10 +57,11 @@ def prepare_compiler() -> None:
 def setup() -> str:
     """Switch float64 on, speed up compiling and cache compiled programs on the disk, as the command line does.
 
-    Call it before the first computation; before anything else of flowsim is imported, more programs are cached. The
-    compiler options change the last digits of results. Python's garbage collector also runs less often in this process.
+    Call it before the first computation. If it is called before other modules of flowsim are imported, more
+    programs are cached. The compiler options change the last digits of results. Python's garbage collector also
+    runs less often in this process.
 
-    **Returns:** what it did, in a sentence.
+    **Returns:** a sentence that says what was set.
     """
     prepare_compiler()
     import jax
@@ -71,10 +72,11 @@ def setup() -> str:
 
 
 def forget_programs() -> None:
-    """Drop all compiled programs when their memory maps come near the number that Linux allows a process.
+    """Drop all compiled programs when the process has more than half of the memory maps that Linux allows.
 
-    Beyond that number, 65,530 by default, loading a program ends the process with a segmentation fault. A program holds
-    about ten maps with jaxlib 0.10 and fifty with jaxlib 0.12. Other systems set no such limit.
+    With more maps than allowed, 65,530 by default, loading a program ends the process with a segmentation fault. A
+    program holds about ten maps with jaxlib 0.10 and fifty with jaxlib 0.12. Other systems set no such limit. The
+    maps are counted at most once a second.
     """
     global _counted
     if time.monotonic() < _counted + _COUNTED_EVERY:

@@ -1,4 +1,4 @@
-"""JSON documents: the software behind a result, plain values and strict files; tables for notebooks."""
+"""Documents that hold results: the software behind a result, JSON files, and HTML tables for notebooks."""
 
 import dataclasses
 import enum
@@ -31,17 +31,17 @@ _NO_DIGITS = ("cli", "report")  # rooms that change no number
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that the digits of a result depend on."""
+    """The versions of flowsim, Python and the packages that the digits of a result depend on, by name."""
     found = {name: importlib.metadata.version(name) for name in ("jax", "equinox", "diffrax", "numpy")}
     return {"flowsim": VERSION, **found, "python": platform.python_version()}
 
 
 @functools.cache
 def software() -> dict[str, str]:
-    """Everything that the digits of a result depend on, except the problem.
+    """Everything that the digits of a result depend on, except the problem, by name.
 
     These are the versions, a digest of flowsim's modules (which may be edited within a version), and the kind of
-    device.
+    device. Modules of ``cli`` and ``report`` are left out of the digest, since they change no digits.
     """
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
@@ -52,7 +52,9 @@ def software() -> dict[str, str]:
 
 
 class ForeignFileError(ValueError):
-    """A file of another computation, or one that another version of the software wrote. The message names the file."""
+    """Raised on a file that belongs to another computation or that other software wrote. The message names the
+    file.
+    """
 
     def __init__(self, message: str):
         super().__init__(one_line(message))
@@ -61,21 +63,21 @@ class ForeignFileError(ValueError):
 def origin(identity: object) -> str:
     """The origin of a result, as JSON text for its file: what was computed, and by which software.
 
-    **Arguments:** identity: what was computed, as a JSON value; None if it has no identity.
+    **Arguments:** identity: what was computed, as a JSON value, or None.
     """
     return json.dumps({"of": identity, "by": software()})
 
 
 def require_origin(found: object, identity: object, field: str, what: str, path: str | os.PathLike) -> None:
-    """Refuse a file whose `origin` differs from the origin of the present computation.
+    """Refuse a file unless its origin is the same computation by the same software.
 
     **Arguments:**
 
-    - found: the origin that the file holds.
+    - found: the origin that the file holds; see `origin`.
     - identity: what is computed now; see `origin`.
     - field: the argument that names the file, for the message.
     - what: the kind of computation, such as "run", for the message.
-    - path: of the file.
+    - path: the path of the file, for the message.
 
     **Raises:** `ForeignFileError`
     """
@@ -96,7 +98,7 @@ def require_origin(found: object, identity: object, field: str, what: str, path:
 
 
 def write_json(path: str | os.PathLike, document: Mapping[str, object]) -> None:
-    """Write strict JSON, whole or not at all.
+    """Write a strict JSON file, whole or not at all.
 
     **Raises:** `ValueError` if a number is not finite; `plain` turns such numbers into null.
     """
@@ -105,7 +107,9 @@ def write_json(path: str | os.PathLike, document: Mapping[str, object]) -> None:
 
 
 def plain(value: object) -> Any:
-    """A value in JSON's types: arrays and tuples become lists, enumerations their values, non-finite numbers null."""
+    """A value converted to JSON's types. Arrays and tuples become lists, enumerations their values, records and
+    mappings objects, and non-finite numbers null.
+    """
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, msgspec.Struct):
@@ -124,7 +128,7 @@ def plain(value: object) -> Any:
 
 
 def extra(name: str) -> ModuleType:
-    """Import a package that only ``flowsim[notebook]`` installs.
+    """Import a package that only ``flowsim[notebook]`` installs, and return it.
 
     **Raises:** `ProblemError` if it is not installed.
     """
@@ -135,7 +139,7 @@ def extra(name: str) -> ModuleType:
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """An HTML table with escaped texts.
+    """An HTML table. The texts in it are escaped.
 
     **Arguments:**
 

@@ -30,14 +30,16 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of a disk w
 
 
 class DamagedFileError(ValueError):
-    """A file that was changed after it was written. The message names the file."""
+    """Raised on a file that was changed after it was written, or that flowsim did not write. The message names the
+    file.
+    """
 
     def __init__(self, message: str):
         super().__init__(one_line(message))
 
 
 class DamagedFileWarning(UserWarning):
-    """A damaged file was ignored."""
+    """Warns that a damaged file was ignored."""
 
 
 def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
@@ -63,12 +65,12 @@ def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 
 def write_arrays(path: str | os.PathLike, arrays: Mapping[str, ArrayLike]) -> None:
-    """Write an npz file, whole or not at all; it holds no pickle."""
+    """Write arrays by name to an npz file, whole or not at all. Arrays that would need pickle are refused."""
     write_whole(path, lambda file: pack_arrays(file, arrays))
 
 
 def pack_arrays(file: IO[bytes], arrays: Mapping[str, ArrayLike]) -> None:
-    """Write an npz archive with a digest of its arrays. Unlike `numpy.savez` it takes arrays of any name."""
+    """Write an npz archive with a digest of its arrays. Unlike `numpy.savez`, it allows any name for an array."""
     entries = {}
     for name, array in arrays.items():
         entry = io.BytesIO()
@@ -166,7 +168,14 @@ def _require_no_other(path: pathlib.Path) -> None:
 
 
 def refuse_taken(field: str, *paths: str | os.PathLike) -> None:
-    """Refuse files, before the work of which they will tell, if something else is where they or their folders go."""
+    """Refuse paths to which no file can be written, before the work whose results the files will hold.
+
+    A path is refused if a folder, a device or a pipe is there, or if the folder that should contain it is a file.
+
+    **Arguments:** field: the argument that gives the paths, for the message.
+
+    **Raises:** `ProblemError`
+    """
     for path in map(pathlib.Path, paths):
         try:
             _require_no_other(path)
@@ -193,11 +202,13 @@ def remove_parts_of_the_dead(folder: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def held(folder: str | os.PathLike, *, shared: bool = False) -> Iterator[bool]:
-    """Lock a folder for this process until the context ends. The value is False if another process holds it.
+    """A context that locks a folder for this process. The context's value is False if another process holds the
+    lock.
 
-    The lock ends with the process, even if the process is killed. On a disk without locks the value is always True.
+    The lock ends with the context, or with the process even if the process is killed. On a disk without locks the
+    value is always True.
 
-    **Arguments:** shared: whether other processes that share the folder may hold it at the same time.
+    **Arguments:** shared: whether other processes that pass ``shared``, too, may hold the lock at the same time.
     """
     if fcntl is None:
         yield True
@@ -230,7 +241,9 @@ def held(folder: str | os.PathLike, *, shared: bool = False) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def folder_of(out: str | os.PathLike) -> Iterator[None]:
-    """A context in which errors of writing to a folder become a `ProblemError`. A full disk is not turned into one."""
+    """A context in which an `OSError`, raised when a folder is written to, becomes a `ProblemError`. The error of a
+    full disk stays an `OSError`.
+    """
     try:
         yield
     except OSError as error:
@@ -241,15 +254,15 @@ def folder_of(out: str | os.PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_work_in(folder: str | os.PathLike, what: str, *, shared: bool = False) -> Iterator[None]:
-    """Make a folder and lock it as `held` does, or refuse.
+    """A context that makes a folder and locks it as `held` does.
 
     **Arguments:**
 
-    - folder: to lock.
+    - folder: the path of the folder.
     - what: the kind of work, such as "run", for the message.
     - shared: see `held`.
 
-    **Raises:** `ProblemError` if another process is at work in the folder, or if it cannot be written to.
+    **Raises:** `ProblemError` if another process is at work in the folder, or if the folder cannot be written to.
     """
     with contextlib.ExitStack() as hold:
         with folder_of(folder):
@@ -261,5 +274,5 @@ def at_work_in(folder: str | os.PathLike, what: str, *, shared: bool = False) ->
 
 
 def ignore_damaged(error: DamagedFileError, instead: str) -> None:
-    """Warn of a damaged file and of what happens instead."""
+    """Warn that a damaged file is ignored, and say what happens instead."""
     warnings.warn(f"{error}: {instead}", DamagedFileWarning, stacklevel=3)

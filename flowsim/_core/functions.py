@@ -1,6 +1,4 @@
-"""Whether two functions compute the same, as far as their code and values show, and the times at which they evaluate a
-flow.
-"""
+"""Keys that show whether two functions compute the same, and a record of the times at which a flow is evaluated."""
 
 import contextlib
 import contextvars
@@ -26,15 +24,15 @@ _MADE = "made by a library"
 
 
 class _OpaqueError(Exception):
-    """A function uses something that cannot be compared by its value."""
+    """Raised on a function that uses an object which cannot be compared by its value."""
 
 
 def known_by_value(function: object) -> Hashable:
-    """A key that is equal for functions that compute the same.
+    """A hashable key of a function. Functions with equal keys compute the same.
 
-    It contains the code, and the values of everything that the function closes over or looks up by name. A ``make``
-    function returns a new function from every call, and all of them have the same key while these values stay the same.
-    A function that uses an object without a comparable value is equal only to itself.
+    The key contains the code of the function, and the values of everything that the function closes over or looks
+    up by name. Functions that one factory returned in several calls have equal keys while these values are equal.
+    For a function that uses an object without a comparable value, the key is the function's identity.
     """
     try:
         value = _essence(function, ())
@@ -45,24 +43,27 @@ def known_by_value(function: object) -> Hashable:
 
 
 def values_as_text(function: object, code: bool = False) -> str:
-    """The output of `known_by_value` as text without addresses, which is equal in all processes.
+    """The key of `known_by_value` as text without memory addresses, which is the same in all processes.
 
-    **Arguments:** code: whether the code of functions is written, too.
+    **Arguments:** code: whether the text includes the code of functions.
     """
     return _as_text(known_by_value(function), code)
 
 
 def program_as_text(function: Callable, *arguments: PyTree) -> str:
-    """The operations of a function, with all numbers in them, as text without addresses.
+    """The operations of the program that JAX traces from a function, with all numbers in them, as text without
+    memory addresses.
 
-    It tells functions apart that `known_by_value` knows by their identity alone.
+    It also tells apart functions that `known_by_value` knows only by their identity.
+
+    **Arguments:** arguments: those with which the function is traced.
     """
     traced, *_ = eqx.filter_make_jaxpr(function)(*arguments)
     return ADDRESS.sub("", f"{traced.jaxpr}{[_as_text(_essence(one, ()), False) for one in _constants_of(traced)]}")
 
 
 def _constants_of(traced: ClosedJaxpr) -> Iterator[Array]:
-    """The arrays that a program and the programs within it use."""
+    """The constant arrays of a program and of all programs inside it."""
     yield from traced.consts
     for eqn in traced.jaxpr.eqns:
         for part in jax.tree.leaves(tuple(eqn.params.values()), is_leaf=lambda one: isinstance(one, ClosedJaxpr)):
@@ -120,7 +121,11 @@ def _essence(value: object, within: tuple[int, ...]) -> Hashable:
 
 
 def _is_in_its_module(value: object) -> bool:
-    """Whether a library holds an object under its own name. It may have made others of functions of the user."""
+    """Whether an object is found under its own name in its module, which belongs to a library or to flowsim.
+
+    If it is not found, the library may have built it from functions of the user. An object without a name counts as
+    found unless it can be called.
+    """
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     file = pathlib.Path(getattr(module, "__file__", None) or "site-packages")
     with contextlib.suppress(AttributeError):
@@ -134,7 +139,10 @@ def _holds_made(value: Hashable) -> bool:
 
 
 def is_known_to_all(function: object) -> bool:
-    """Whether `values_as_text` holds all that a function computes with."""
+    """Whether `values_as_text` describes everything that a function computes with.
+
+    It does not if the function uses an object that is known only by its identity.
+    """
     value = known_by_value(function)
     return not isinstance(value, int) and not _holds_made(value)
 
@@ -146,13 +154,15 @@ def _of_library(function: types.FunctionType) -> bool:
 
 
 def _names(code: types.CodeType) -> list[str]:
-    """The names that a code object, or one nested in it, looks up."""
+    """The names that a code object looks up, and those that the code objects nested in it look up."""
     within = [part for part in code.co_consts if isinstance(part, types.CodeType)]
     return sorted(set(code.co_names).union(*map(_names, within)))
 
 
 def _numbers_of(holder: types.ModuleType | type, names: Sequence[str]) -> Hashable:
-    """The identity of a module or class, and the numbers and arrays that it holds under these names."""
+    """The identity of a module or class, with the numbers, strings and arrays that it holds under the given
+    names.
+    """
     plain = int | float | complex | str | np.ndarray | np.generic | jax.Array
     found = [(name, vars(holder)[name]) for name in names if isinstance(vars(holder).get(name), plain)]
     return id(holder), *[(name, _essence(value, ())) for name, value in found]
@@ -163,7 +173,9 @@ TIMES_ASKED: contextvars.ContextVar[tuple[list[float], ...]] = contextvars.Conte
 
 @contextlib.contextmanager
 def times_asked() -> Iterator[list[float]]:
-    """Collects the times for which `Trajectory.at` is called inside the context."""
+    """A context that yields a list and appends to it every time for which `Trajectory.at` is called inside the
+    context.
+    """
     asked: list[float] = []
     token = TIMES_ASKED.set((*TIMES_ASKED.get(), asked))
     try:

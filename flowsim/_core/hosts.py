@@ -36,8 +36,8 @@ def is_first(mesh: Mesh | None) -> bool:
 def by_first(mesh: Mesh | None, function: Callable[[], Result]) -> Result:
     """Call a function in the first process only, and return its result in all processes.
 
-    **Raises:** in all processes, what the function raises. In the other processes, an error that is neither a
-    `ProblemError` nor an `OSError` becomes a `RuntimeError`.
+    **Raises:** in all processes, the exception that the function raises. In processes other than the first, an
+    exception that is neither a `ProblemError` nor an `OSError` becomes a `RuntimeError`.
     """
     if not are_several(mesh):
         return function()
@@ -67,7 +67,7 @@ def pack(result: float | Mapping[str, np.ndarray] | None) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    """The result that `pack` packed. A packed error is raised."""
+    """The result that `pack` packed. If an exception was packed instead, it is raised."""
     with np.load(io.BytesIO(packed), allow_pickle=False) as file:
         arrays = dict(file)
     outcome = json.loads(str(arrays.pop(_OUTCOME)))
@@ -81,7 +81,7 @@ def unpack(packed: bytes) -> Any:
 
 
 def least(mesh: Mesh | None, value: float) -> float:
-    """The smallest of the values in all processes."""
+    """The smallest of the values that the processes of a mesh pass."""
     return float(np.min(multihost_utils.process_allgather(np.asarray(value)))) if are_several(mesh) else value
 
 

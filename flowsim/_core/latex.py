@@ -1,4 +1,6 @@
-"""Statements in text-mode LaTeX, with formulas in ``$..$``: as plain text, split into parts, and escaped."""
+"""Statements in text-mode LaTeX, with formulas in ``$..$``: splitting them into parts, escaping, and conversion to
+plain text.
+"""
 
 import functools
 import re
@@ -27,33 +29,39 @@ _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\s+|.")
 
 
 def text_and_formulas(latex: str) -> list[str]:
-    """Text-mode LaTeX split into text, formula, text, and so on, without the dollar signs."""
+    """Split text-mode LaTeX at its dollar signs. Texts and formulas alternate in the result, which begins with a
+    text.
+    """
     return re.split(r"(?<!\\)\$", latex)
 
 
 def has_formulas(text: str) -> bool:
-    """Whether a text is LaTeX: whether it has formulas in ``$..$``."""
+    """Whether a text has formulas in ``$..$``, which marks it as LaTeX."""
     parts = text_and_formulas(text)
     return len(parts) > 1 and len(parts) % 2 == 1
 
 
 def escaped(text: str) -> str:
-    """Plain text with the characters escaped that LaTeX would read as markup."""
+    """Plain text as LaTeX, with the characters escaped that LaTeX would read as markup."""
     return "".join(ESCAPES.get(character, character) for character in text)
 
 
 def latex(text: str) -> str:
-    """A text as LaTeX: as it is if it has formulas in ``$..$``, else escaped."""
+    """A text as LaTeX. It is returned unchanged if it has formulas in ``$..$``, and escaped otherwise."""
     return text if has_formulas(text) else escaped(text)
 
 
 def unescaped(latex: str) -> str:
-    """Text in LaTeX without formulas as plain text, with quotation marks and the characters that `escaped` escapes."""
+    """LaTeX without formulas as plain text. The escapes of `escaped` and LaTeX's quotation marks are replaced by
+    characters.
+    """
     return _WRITTEN.sub(lambda found: _CHARACTERS[found[0]], latex)
 
 
 def number_in_latex(text: str) -> str:
-    """A number written by `format`, as a LaTeX formula; a dash stays a dash."""
+    """A number written by `format`, as a LaTeX formula. A single "-", which stands for a missing number, becomes a
+    dash.
+    """
     mantissa, _, exponent = text.replace("inf", r"\infty").partition("e")
     if mantissa == "-":
         return "--"
@@ -62,9 +70,10 @@ def number_in_latex(text: str) -> str:
 
 @functools.cache
 def plain(text: str) -> str:
-    """LaTeX as plain ASCII text. A text without formulas is returned unchanged.
+    r"""LaTeX as plain ASCII text. A text without formulas is returned unchanged.
 
-    A fraction is a/b and, as a factor (``\\tfrac``), (a/b); a norm and a modulus are |x|; a matrix is [a b; c d].
+    A ``\frac`` becomes a/b and a ``\tfrac``, which is a factor, (a/b). Norms and moduli become |x|, matrices [a b;
+    c d].
     """
     if not has_formulas(text):
         return text
@@ -77,13 +86,17 @@ def plain(text: str) -> str:
 
 
 class _Formula:
-    """A formula that is read from left to right. Unknown commands become their names."""
+    """Writes one LaTeX formula as plain text, reading its tokens from left to right. Unknown commands become their
+    names.
+    """
 
     def __init__(self, formula: str):
         self._tokens = _TOKEN.findall(formula)
 
     def text(self, end: str | None = None) -> str:
-        """The text up to the token ``end``, which is removed too."""
+        """Remove the tokens up to and including ``end``, or all tokens without ``end``, and return their plain
+        text.
+        """
         parts: list[str] = []
         while self._tokens and self._tokens[0] != end:
             parts.append(self._atom())
@@ -91,7 +104,9 @@ class _Formula:
         return "".join(parts)
 
     def _argument(self) -> str:
-        """The next group or token."""
+        """Remove the next group in braces, or the next token, and return its plain text. Leading spaces are
+        skipped.
+        """
         while self._tokens and self._tokens[0].isspace():
             del self._tokens[0]
         return self._atom() if self._tokens else ""
@@ -143,7 +158,11 @@ class _Formula:
 
 
 def _script(sign: str, text: str) -> str:
-    """A script, in braces unless it is one word or number, or in brackets."""
+    """A subscript or superscript as plain text. It gets braces unless it is one word or number, or is already in
+    brackets.
+
+    **Arguments:** sign: "^" or "_", which is left out before a star.
+    """
     if text == "*":
         return "*"
     if text.startswith("*,"):
@@ -153,7 +172,11 @@ def _script(sign: str, text: str) -> str:
 
 
 def _grouped(text: str, below: bool) -> str:
-    """A numerator or denominator. It is in brackets if it is a sum, or a product below the slash."""
+    """A numerator or denominator, in brackets if a fraction needs them: around a sum, and around a product below
+    the slash.
+
+    **Arguments:** below: whether the text is the denominator.
+    """
     outside = re.sub(r"[\^_]\{[^{}]*\}", "", text)
     while (inner := re.sub(r"\([^()]*\)|⟦[^⟦⟧]*⟧|⟨[^⟨⟩]*⟩|\{[^{}]*\}", "•", outside)) != outside:
         outside = inner

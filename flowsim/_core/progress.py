@@ -1,4 +1,4 @@
-"""Progress bars, shown at once; in a log, a line after two seconds and then every ten seconds."""
+"""Progress bars. A terminal shows a bar at once; a log gets a line after two seconds and then every ten seconds."""
 
 import sys
 from typing import Any, TextIO
@@ -10,13 +10,15 @@ _DELAY = 2.0  # seconds before the first line in a log, where a refusal should s
 
 
 class _Lines:
-    """A stream for a log, where a bar cannot overwrite itself: each state of the bar becomes a line."""
+    """A stream that writes each state of a bar as a line of a log, where a bar cannot overwrite itself."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write the state of the bar on a new line. Text that only clears the bar, or moves to another, is dropped."""
+        """Write the state of the bar on a new line. A text that only clears the bar or moves to another line is
+        dropped.
+        """
         shown = text.replace("\x1b[A", "").strip()
         if shown:
             self._stream.write(f"{shown}\n")

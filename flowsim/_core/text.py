@@ -1,4 +1,4 @@
-"""Error messages, lists and numbers as text in one line. This module imports nothing heavy."""
+"""Error messages, lists and numbers as text in one line. This module imports only the standard library."""
 
 import difflib
 import math
@@ -17,23 +17,23 @@ def one_line(text: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """``; did you mean "..."?`` if a known word is close, else the empty string."""
+    """``; did you mean "..."?`` with the closest known word; the empty string if no known word is close."""
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f'; did you mean "{matches[0]}"?' if matches else ""
 
 
 def cut(text: str, width: int) -> str:
-    """The text, cut to a number of characters."""
+    """The text, cut to at most ``width`` characters. A text that was cut ends in "…"."""
     return text if len(text) <= width else f"{text[: width - 1].rstrip()}…"
 
 
 def counted(count: int, word: str) -> str:
-    """``1 claim``, ``2 claims``."""
+    """A count with its noun, such as ``1 claim`` or ``2 claims``."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def in_short(error: BaseException) -> str:
-    """The type of an error and the first line of its message."""
+    """The type of an error and the first line of its message, of which at most 300 characters are taken."""
     lines = said_by(error).splitlines()
     return one_line(f"{type(error).__name__}: {lines[0]:.300}" if lines else type(error).__name__)
 
@@ -45,7 +45,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def said_by(error: BaseException) -> str:
-    """The message of an error; empty if ``str(error)`` fails, as a user's class may."""
+    """The message of an error. It is empty if ``str(error)`` fails, which may happen for a user's class."""
     try:
         return str(error)
     except BaseException:
@@ -53,7 +53,7 @@ def said_by(error: BaseException) -> str:
 
 
 def listed(text: str) -> list[str]:
-    """A text split at its commas, except those within brackets, braces and quotation marks."""
+    """Split a text at its commas, except at those within square brackets, braces and quotation marks."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
@@ -73,14 +73,14 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number_text(value: SupportsFloat | None, form: str = ".3g") -> str:
-    """A number in few digits; a dash for None and NaN."""
+    """A number in the format ``form``; a dash for None and NaN."""
     if value is None or math.isnan(value):
         return "-"
     return format(float(value), form) if value else "0"
 
 
 def value_text(value: object) -> str:
-    """A value of a problem file in few digits."""
+    """A value of a problem file as text, with numbers rounded to four digits."""
     if isinstance(value, list):
         return f"[{', '.join(map(value_text, value))}]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

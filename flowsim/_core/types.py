@@ -1,4 +1,4 @@
-"""Named types. d is the dimension of the covariates, T the number of output times."""
+"""Type aliases. In the shapes of arrays d is the dimension of the covariates and T the number of output times."""
 
 from collections.abc import Mapping
 from typing import Any
