@@ -1,1 +1,1 @@
-"""Ball arithmetic: values of functions with a proved bound of their error."""
+"""Ball arithmetic: enclosures of the values of functions, which are numbers with proved bounds on their errors."""

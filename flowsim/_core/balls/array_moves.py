@@ -1,6 +1,8 @@
-"""JAX's operations in NumPy: those that move entries of any type, and those on entries that are not float64.
+"""JAX's operations written in NumPy: those that only move entries, for arrays of any type, and those on whole
+numbers and truth values.
 
-NumPy is used because JAX would compile each operation that it runs outside a program, and has no arrays of balls.
+JAX itself is not used, because it would compile each operation that runs outside a program, and has no arrays of
+balls.
 """
 
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from flowsim._core.types import Params
 
 
 def _alike(*values: Value) -> list[Value]:
-    """Arrays that can be joined: if one of them holds balls, all do."""
+    """The arrays in a common type, so that they can be joined: all become balls if one of them holds balls."""
     return list(map(as_balls, values) if any(map(is_balls, values)) else values)
 
 

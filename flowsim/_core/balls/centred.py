@@ -1,4 +1,5 @@
-"""Tighter enclosures of smooth functions, from their value at the middle and their slopes (the mean value form).
+"""Tighter enclosures of smooth functions by the mean value form, which uses the value at the midpoint and the
+slopes.
 
 Plain ball arithmetic gives 1 - cos x near x = 0 an error of the size of x; the mean value form gives x^2.
 """
@@ -61,7 +62,9 @@ def _has_only(traced: Traced, allowed: Callable[[JaxprEqn, list[Names]], bool]) 
 
 
 def _moves_on(eqn: JaxprEqn, inputs: list[Names]) -> bool:
-    """Whether an operation selects by a constant, or converts one type of number into another."""
+    """Whether an operation selects by a condition that depends on no argument, or converts numbers to a type of
+    floats.
+    """
     name = eqn.primitive.name
     if name == "select_n":
         return not inputs[0]
@@ -72,21 +75,22 @@ def _moves_on(eqn: JaxprEqn, inputs: list[Names]) -> bool:
 
 
 def middles(values: PyTree) -> PyTree:
-    """The exact middles of balls."""
+    """The midpoints of balls, as exact balls."""
     with flint.ctx.workprec(BITS):
         return jax.tree.map(np.frompyfunc(lambda ball: ball.mid(), 1, 1), values)
 
 
 def nearer(values: Balls, at_middles: Balls, arguments: Balls, middles: Balls, slopes: Balls) -> Balls:
-    """Values on balls, intersected with their mean value form f(m) + f'(B) (B - m).
+    """Tighten enclosures of a function f on balls B by intersecting them with the mean value form f(m) + f'(B) (B -
+    m).
 
     **Arguments:**
 
-    - values: f on the balls, (rows,).
-    - at_middles: f at their middles, (rows,).
+    - values: enclosures of f on the balls, (rows,).
+    - at_middles: enclosures of f at their midpoints, (rows,).
     - arguments: the balls B, (rows, arguments).
-    - middles: their middles m, (rows, arguments).
-    - slopes: f' on the balls, up to signs, (rows, arguments).
+    - middles: their midpoints m, (rows, arguments).
+    - slopes: enclosures of f' on the balls, (rows, arguments). Their signs do not matter.
     """
     with flint.ctx.workprec(BITS):
         near = at_middles + np.sum((arguments - middles) * slopes, axis=1)
@@ -94,12 +98,14 @@ def nearer(values: Balls, at_middles: Balls, arguments: Balls, middles: Balls, s
 
 
 def common(ball: flint.arb, other: flint.arb) -> flint.arb:
-    """The intersection of two balls around the same number; the second ball if rounding made them disjoint."""
+    """The intersection of two balls that contain the same number. If rounding made them disjoint, the second ball
+    is returned.
+    """
     if not other.is_finite():
         return ball
     return ball.intersection(other) if ball.is_finite() and ball.overlaps(other) else other
 
 
 def not_negative(values: Balls) -> Balls:
-    """Balls around values that are known to be nonnegative, cut off at zero."""
+    """Enclosures of values that are known to be nonnegative, with the negative part of each ball cut off."""
     return np.asarray(np.frompyfunc(lambda ball: ball.max(0) if ball.is_finite() else ball, 1, 1)(values), dtype=object)

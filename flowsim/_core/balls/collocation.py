@@ -1,4 +1,4 @@
-"""Polynomials that solve x' = f(x) at collocation nodes, with many digits, for stiff fields."""
+"""Polynomials that solve a stiff ODE x' = f(x) at collocation nodes, with many digits."""
 
 import functools
 from collections.abc import Callable
@@ -20,13 +20,13 @@ _SLOW = 1e-3  # the contraction at which the iteration is given up
 
 
 class _Method(NamedTuple):
-    """Radau's collocation with a number of stages on [0, 1].
+    """Radau's collocation method on [0, 1] with a given number of stages.
 
     **Fields:**
 
-    - coefficients: the slopes at the nodes -> the coefficients of the polynomial through them.
-    - integrals: the slopes at the nodes -> their integrals from 0 to each node.
-    - rounded: the same in float64.
+    - coefficients: the matrix that maps the slopes at the nodes to the coefficients of the polynomial through them.
+    - integrals: the matrix that maps the slopes at the nodes to their integrals from 0 to each node.
+    - rounded: ``integrals`` in float64.
     """
 
     coefficients: arb_mat
@@ -55,23 +55,25 @@ def collocated(
     stages: int,
     accuracy: float,
 ) -> list[Numbers] | None:
-    """The coefficients of the polynomial p with p(0) = x(0) and p' = f(p) at Radau's nodes, for each entry; None if
-    Newton's method with one Jacobian does not converge.
+    """A polynomial p with p(0) = x(0) and p' = f(p) at Radau's nodes, whose degree is the number of stages.
 
-    p has the degree ``stages``. The length of the piece is limited by how fast the solution changes, not by the fastest
-    rate of the field, since fast motions decay within the piece.
+    The length of the piece is limited by how fast the solution changes, not by the fastest rate of the field, since
+    fast motions decay within the piece.
 
     **Arguments:**
 
     - field: f.
-    - start: x(0).
-    - length: of the piece.
-    - jacobian: about that of f on the piece; symmetric.
+    - start: x(0), (n,).
+    - length: the length of the piece of time.
+    - jacobian: (n, n), symmetric, near the Jacobian of f on the piece.
     - stages: the number of nodes.
-    - accuracy: the absolute error of p at the nodes that ends the iteration.
+    - accuracy: the absolute error of p at the nodes at which the iteration ends.
 
-    **Source:** Hairer and Wanner, Solving Ordinary Differential Equations II, sections IV.5 and IV.8, as for the solver
-    of flows, which has fewer stages and runs in float64.
+    **Returns:** the coefficients of p for each entry of x, of the lowest power first; None if Newton's method with
+    this one Jacobian does not converge.
+
+    **Source:** Hairer and Wanner, Solving Ordinary Differential Equations II, sections IV.5 and IV.8, as for the
+    solver of flows, which has fewer stages and runs in float64.
     """
     method, h = _method(stages), float(length)
     rates, basis = np.linalg.eigh((jacobian + jacobian.T) / 2)

@@ -1,4 +1,4 @@
-"""The cost of a program: operations on numbers, and memory."""
+"""The cost of a program: how many operations on numbers it takes, and how much memory."""
 
 import math
 import os
@@ -19,9 +19,11 @@ _CGROUP = pathlib.Path("/sys/fs/cgroup/memory.max")
 
 
 def operations_of(function: Callable, *shapes: PyTree) -> float:
-    """How many operations on numbers a function of arrays of these shapes takes.
+    """How many operations on numbers a function takes.
 
-    **Raises:** the exceptions of JAX if it cannot be traced.
+    **Arguments:** shapes: the arguments of the function, or abstract arrays of their shapes.
+
+    **Raises:** the exceptions of JAX if it cannot trace the function.
     """
     traced = jax.make_jaxpr(function)(*shapes).jaxpr
     used, _ = dce_jaxpr(traced, [True] * len(traced.outvars), instantiate=True)
@@ -37,7 +39,11 @@ def memory_of(program: jax.stages.Compiled) -> float:
 
 
 def memory_of_device(array: Array) -> float:
-    """The total memory of the device that holds an array, in bytes."""
+    """The total memory of the device that holds an array, in bytes.
+
+    Where JAX does not report it, this is the memory of the machine, or the limit of the control group if that is
+    smaller.
+    """
     (device, *_) = array.devices()
     known: Document = device.memory_stats() or {}
     if "bytes_limit" in known:

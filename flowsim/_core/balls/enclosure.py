@@ -1,7 +1,7 @@
-"""Enclosures: a JAX function evaluated in ball arithmetic, so that its values are proved.
+"""Enclosures: JAX functions evaluated in ball arithmetic, so that their values are proved.
 
-A ball is a number with a bound of its error (`flint.arb`). The operations that JAX traces run on arrays of balls, with
-more digits than float64 has. The resulting balls contain the values of the function at all points of the given balls.
+A ball is a number with a bound on its error (`flint.arb`). The operations that JAX traces run on arrays of balls,
+with more digits than float64 has. The results contain the function's values at all points of the given balls.
 """
 
 import dataclasses
@@ -47,26 +47,26 @@ _SHORT = 2.0**24  # numbers of at most 24 binary digits are taken as exact
 
 
 def lower(values: Balls) -> np.ndarray:
-    """Lower bounds of balls in float64."""
+    """Lower bounds on the numbers in balls, in float64."""
     bounds = np.vectorize(lambda ball: float(ball.lower()), otypes=[float])(values)
     return np.asarray(np.nextafter(bounds, -np.inf))
 
 
 def upper(values: Balls) -> np.ndarray:
-    """Upper bounds of balls in float64."""
+    """Upper bounds on the numbers in balls, in float64."""
     bounds = np.vectorize(lambda ball: float(ball.upper()), otypes=[float])(values)
     return np.asarray(np.nextafter(bounds, np.inf))
 
 
 def truth(values: Value) -> tuple[np.ndarray, np.ndarray]:
-    """Where truth values may be true, and where they certainly are true."""
+    """Where truth values may be true, and where they certainly are true. Undecided values are balls."""
     if not is_balls(values):
         return np.asarray(values), np.asarray(values)
     return upper(values) > 0.5, lower(values) > 0.5
 
 
 def rounded(values: ArrayLike, relative: float) -> Balls:
-    """Numbers that were rounded to float64, as balls of a relative radius. Numbers of few binary digits are exact."""
+    """Balls of a relative radius around numbers rounded to float64. Numbers of few binary digits are exact."""
     values = np.asarray(values, dtype=float)
     sizes = np.where(np.isfinite(values), np.abs(values), 0.0)
     mantissa = np.frexp(sizes)[0] * _SHORT
@@ -81,21 +81,21 @@ def enclose(
     rounding: float = 0.0,
     most_operations: float = MOST_OPERATIONS,
 ) -> PyTree:
-    """The values of a function of float64 arrays, as arrays of balls. Booleans and whole numbers stay as they are.
+    """The values of a function of float64 arrays, as arrays of balls. Booleans and whole numbers are not converted.
 
     **Arguments:**
 
     - function: from trees of float64 arrays to a tree of arrays.
     - arguments: trees of arrays of balls, or of numbers, which are taken as exact.
-    - proved: whether the balls must contain the values. Programs that diagonalize matrices are then refused. Otherwise
-      eigenvectors, and roots of balls around zero, have more digits than in float64 but no bound of their error.
-    - open_branches: whether a comparison that the balls do not decide gives a ball from 0 to 1, and a selection by it
-      the hull of the cases. Values are then enclosed, but not the derivatives of functions that jump.
+    - proved: whether the balls must contain the values. Programs that diagonalize matrices are then refused.
+      Otherwise eigenvectors, and roots of balls around zero, have many digits but no bound on their error.
+    - open_branches: whether a comparison that the balls do not decide gives a ball from 0 to 1, and a selection by
+      it the hull of the cases. Values are then enclosed, but not the derivatives of functions that jump.
     - rounding: the relative radius of the constants in the function; see `rounded`.
     - most_operations: the largest number of operations on numbers that is allowed.
 
-    **Raises:** `UndecidedError` if an operation is unknown, a comparison is undecided or the operations are too many;
-    what JAX raises if the function cannot be traced.
+    **Raises:** `UndecidedError` if an operation is unknown, a comparison is undecided or the operations are too
+    many; what JAX raises if the function cannot be traced.
     """
     traced = Traced(function, *arguments)
     return traced.on(
@@ -108,7 +108,7 @@ def enclose(
 
 
 class Traced:
-    """The trace of a function, for arguments of given shapes. It can be inspected, and evaluated on balls.
+    """The trace of a function for arguments of given shapes. It can be inspected, and evaluated on balls.
 
     **Raises:** what JAX raises if the function cannot be traced.
     """
@@ -125,7 +125,7 @@ class Traced:
 
     @functools.cached_property
     def equations(self) -> list[tuple[JaxprEqn, int]]:
-        """Every operation and how often it runs. A loop of unknown length is taken to run once."""
+        """Every operation of the program, with how often it runs. A loop of unknown length is taken to run once."""
         return list(equations(self.jaxpr))
 
     @functools.cached_property
@@ -148,10 +148,10 @@ class Traced:
 
         **Arguments:** those of `enclose`, and
 
-        - of_middles: whether eigenvalues are those of the middles of a matrix of balls.
-        - choices: a list to which every selection is appended, with the condition that it selects by, and every
-          rounding to an integer, with whether the integer is known.
-        - bits: the precision.
+        - of_middles: whether eigenvalues and eigenvectors are those of the midpoints of a matrix.
+        - choices: a list to which pairs are appended: every selection, or boolean that becomes a number, with its
+          condition; every rounding to an integer with whether the integer is known.
+        - bits: the precision of the midpoints.
         """
         if self.operations > most_operations:
             raise UndecidedError(f"{self.operations:.1e} operations are too many", is_costly=True)
@@ -166,7 +166,7 @@ class Traced:
 
 
 def equations(jaxpr: Jaxpr, repeats: int = 1) -> Iterator[tuple[JaxprEqn, int]]:
-    """Every operation of a program, and how often it is carried out."""
+    """Every operation of a program and of the programs that it calls, with how often it runs."""
     for eqn in jaxpr.eqns:
         yield eqn, repeats
         inside = repeats * (eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1)
@@ -175,7 +175,9 @@ def equations(jaxpr: Jaxpr, repeats: int = 1) -> Iterator[tuple[JaxprEqn, int]]:
 
 
 def operations(eqn: JaxprEqn) -> int:
-    """How many operations on numbers an operation on arrays takes."""
+    """How many operations on numbers one operation on arrays takes. A multiplication with addition counts as
+    one.
+    """
     numbers = [var for var in eqn.outvars if getattr(var.aval, "dtype", None) == jnp.float64]
     size = sum(math.prod(_shape(var)) for var in numbers)
     if eqn.primitive.name == "dot_general":
@@ -193,7 +195,7 @@ def _open(program: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[ArrayLike]]:
 
 
 def _array(value: Value) -> Value:
-    """Restore the array where NumPy returned the single ball of an array without axes."""
+    """The value as an array. NumPy returns a single ball in place of an array of balls without axes."""
     return np.asarray(value, dtype=object) if isinstance(value, flint.arb) else value
 
 
@@ -202,13 +204,13 @@ def _is_truth(var: Var | Literal) -> bool:
 
 
 def is_key(value: object) -> bool:
-    """Whether a value is a key of random numbers."""
+    """Whether a value is a key of JAX's random numbers."""
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Arithmetic:
-    """Runs programs on balls; see `enclose`. together: loops whose turns run at once, by the identity of the body."""
+    """Runs programs on balls; see `Traced.on`. together: the `all_turns` of loops, by the identity of the body."""
 
     proved: bool
     of_middles: bool
@@ -343,7 +345,7 @@ def _is_sum_of_squares(eqn: JaxprEqn) -> bool:
 
 
 def _refuse_open(name: str, inputs: list[Value], outputs: Value) -> None:
-    """Raise `UndecidedError` if the outcome of a comparison or a jump is open."""
+    """Raise `UndecidedError` if balls do not decide a comparison, or on which side of a jump a value lies."""
     if name in BRANCHING and is_balls(outputs):
         raise UndecidedError(f"{inputs[0]} and {inputs[1]} cannot be compared")
     # A conversion to a float is not a comparison: it returns its input.
@@ -358,7 +360,7 @@ def _refuse_open(name: str, inputs: list[Value], outputs: Value) -> None:
 
 
 def _moved(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
-    """Apply an operation that only moves numbers: JAX moves their indices, and the balls are looked up by these."""
+    """Apply an operation that only moves numbers: JAX moves the indices by which the balls are looked up."""
     kinds = tuple((value.shape, None if is_balls(value) else (value.dtype.str, value.tobytes())) for value in inputs)
     params = tuple(sorted(_for_places(eqn.params).items()))
     numbers = [value.reshape(-1) for value in inputs if is_balls(value)]
@@ -370,8 +372,8 @@ def _moved(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
 def _places_after(primitive: Primitive, params: tuple, kinds: tuple) -> list[np.ndarray]:
     """The index of the ball that an operation moves to each entry of its outputs; -1 where it fills in NaN.
 
-    Indices count through all inputs that hold balls. The result is cached because JAX is slow here, and loops repeat
-    the same operations.
+    Indices count through all inputs that hold balls. The result is cached because JAX is slow here, and loops
+    repeat the same operations.
 
     **Arguments:**
 

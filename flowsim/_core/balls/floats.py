@@ -1,7 +1,9 @@
-"""Enclosures in float64: a middle and a radius for each number, with the rounding of every operation in the radius.
+"""Enclosures in float64: a midpoint and a radius for each number. The radius includes the rounding of every
+operation.
 
 They are less precise than the balls of `enclosure`, but their matrices are multiplied hundreds of times faster. The
-rounding error of a sum of n products, in any order, is at most n u/(1 - n u) times the sum of their sizes, u = 2^-53.
+rounding error of a sum of n products, in any order, is at most n u/(1 - n u) times the sum of the products'
+absolute values, where u = 2^-53.
 """
 
 import math
@@ -31,25 +33,28 @@ _ENTRYWISE = {
 
 
 class Wide(NamedTuple):
-    """Numbers, each known to within a radius."""
+    """Numbers that are known to within a radius.
+
+    **Fields:** middle, radius: arrays of one shape.
+    """
 
     middle: np.ndarray
     radius: np.ndarray
 
     @property
     def largest(self) -> np.ndarray:
-        """Upper bounds of the sizes."""
+        """Upper bounds on the absolute values."""
         return (np.abs(self.middle) + self.radius) * (1 + 4 * _UNIT)
 
 
 def wide(values: ArrayLike, radius: float = 0.0) -> Wide:
-    """Numbers with one common radius."""
+    """Enclosures around ``values`` with one common radius."""
     middle = np.asarray(values, dtype=float)
     return Wide(middle, np.full(middle.shape, radius))
 
 
 def norm(sizes: np.ndarray) -> float:
-    """An upper bound of the Frobenius norm of an array with entries of at most these sizes."""
+    """An upper bound on the Frobenius norm of an array, from bounds on the absolute values of its entries."""
     largest = float(np.max(np.abs(sizes), initial=0.0))
     if not 0 < largest < math.inf:
         return largest
@@ -57,7 +62,7 @@ def norm(sizes: np.ndarray) -> float:
 
 
 def product(a: Wide, b: Wide) -> Wide:
-    """The product of two matrices, or of two batches of matrices."""
+    """An enclosure of the product of two matrices, or of each pair of matrices in two batches."""
     inner = a.middle.shape[-1]
     sizes, factor = np.abs(b.middle), _rounding(inner)
     radius = factor * (np.abs(a.middle) @ sizes) + _LEAST
@@ -69,15 +74,16 @@ def product(a: Wide, b: Wide) -> Wide:
 
 
 def difference(a: Wide, b: Wide) -> Wide:
-    """a - b."""
+    """An enclosure of a - b."""
     middle = a.middle - b.middle
     return Wide(middle, (a.radius + b.radius + _UNIT * np.abs(middle)) * (1 + 8 * _UNIT))
 
 
 def enclosed(traced: Traced, *arguments: Wide) -> list[Wide]:
-    """The outputs of a traced program, flattened.
+    """Enclosures of the outputs of a traced program, as a flat list.
 
-    **Raises:** `UndecidedError` if an operation is unknown here, or the operations or the numbers are too many.
+    **Raises:** `UndecidedError` if an operation is unknown in this arithmetic, or if there are too many operations
+    or numbers.
     """
     if traced.operations > MOST_OPERATIONS:
         raise UndecidedError(f"{traced.operations:.1e} operations are too many", is_costly=True)

@@ -1,4 +1,4 @@
-"""Loops whose iterations are independent, as one program for all iterations at once."""
+"""Programs that run all iterations of a loop at once, for loops whose iterations are independent."""
 
 import itertools
 import math
@@ -23,10 +23,12 @@ _TOGETHER = (OPERATIONS.keys() | MOVES.keys() | PLAIN.keys() | _CALLS | {"scan"}
 
 
 def all_turns(params: Params) -> ClosedJaxpr | None:
-    """One program for all iterations of a scan, with the same inputs.
+    """One program that runs all iterations of a scan at once. It takes the inputs of the scan.
 
-    None if an iteration depends on the one before it, has an operation that cannot be batched, or if the arrays would
-    be too large.
+    The result is None if an iteration depends on the previous one or has an operation that cannot be batched, if
+    there are fewer than two iterations, or if the arrays would be too large.
+
+    **Arguments:** params: the parameters of the scan.
     """
     constants, carried = parts_of_scan(params)
     program, length = params["jaxpr"], params["length"]
@@ -51,9 +53,9 @@ def all_turns(params: Params) -> ClosedJaxpr | None:
 
 
 def _operations_of_turns(jaxpr: Jaxpr, in_turn: Iterable[Var]) -> Iterator[tuple[str, Shapes]]:
-    """The name of each operation that is another one in each turn, with the shapes of what it makes.
+    """The name and the output shapes of each operation that depends on inputs which change between iterations.
 
-    **Arguments:** in_turn: the inputs that are others in each turn.
+    **Arguments:** in_turn: the inputs of the program that change between iterations.
     """
     read_in_turn = set(in_turn)
     for eqn in jaxpr.eqns:
@@ -69,7 +71,7 @@ def _operations_of_turns(jaxpr: Jaxpr, in_turn: Iterable[Var]) -> Iterator[tuple
 
 
 def _operations(eqn: JaxprEqn) -> Iterator[tuple[str, Shapes]]:
-    """The name of an operation with the shapes of what it makes, and of all in the programs that it calls."""
+    """The name and the output shapes of an operation, and of every operation inside the programs that it calls."""
     yield eqn.primitive.name, [getattr(var.aval, "shape", ()) for var in eqn.outvars]
     for program in programs_of(eqn):
         for inner in program.eqns:

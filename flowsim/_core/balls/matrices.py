@@ -1,7 +1,8 @@
 """Products and factorizations of matrices of balls, with the signatures of JAX's operations.
 
-LU and Cholesky factors are enclosures: whatever pivots are chosen, they contain a factorization of every matrix in the
-given balls. Eigenvalues are enclosures too, but eigenvectors are those of the midpoints.
+LU and Cholesky factors are enclosures: whatever pivots are chosen, they contain a factorization of every matrix in
+the given balls. Eigenvalues are enclosures too. Eigenvectors are approximations of the eigenvectors of the
+midpoints.
 """
 
 import math
@@ -20,7 +21,7 @@ _DIAGONALIZED: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
 
 
 def _each_matrix(factorize: Callable[..., tuple]) -> Callable[..., list[np.ndarray]]:
-    """A factorization applied to every matrix of a batch."""
+    """A factorization that is applied to every matrix of a batch."""
 
     def all_of_them(matrices: Balls, *others: Balls) -> list[np.ndarray]:
         batch = matrices.shape[:-2]
@@ -31,7 +32,7 @@ def _each_matrix(factorize: Callable[..., tuple]) -> Callable[..., list[np.ndarr
 
 
 def contraction(params: Params, a: Balls, b: Balls) -> Balls:
-    """JAX's dot_general."""
+    """JAX's dot_general: the product of two arrays, summed over pairs of axes."""
     (a_contracted, b_contracted), (a_batch, b_batch) = params["dimension_numbers"]
     a_free = [axis for axis in range(a.ndim) if axis not in (*a_contracted, *a_batch)]
     b_free = [axis for axis in range(b.ndim) if axis not in (*b_contracted, *b_batch)]
@@ -51,7 +52,7 @@ def _matrix(entries: Balls) -> flint.arb_mat:
 
 
 def lu(params: Params, matrices: Balls) -> list[np.ndarray]:
-    """L and U in one matrix, the pivots, and the permutation of the rows."""
+    """The LU factorization with pivoting: L and U in one matrix, the pivots, and the permutation of the rows."""
     return _each_matrix(_eliminated)(matrices)
 
 
@@ -72,7 +73,7 @@ def _total(row: Balls) -> flint.arb:
 
 
 def cholesky(params: Params, matrices: Balls) -> Balls:
-    """L such that L L^T is the matrix. Only its lower triangle is read."""
+    """The lower triangular L with L L^T equal to the given matrix, of which only the lower triangle is read."""
     return _each_matrix(_lower_root)(matrices)[0]
 
 
@@ -86,7 +87,9 @@ def _lower_root(matrix: Balls) -> tuple[np.ndarray]:
 
 
 def triangular_solve(params: Params, matrices: Balls, right: Balls) -> Balls:
-    """X with op(A) X = B, or X op(A) = B."""
+    """The solution X of op(A) X = B, or of X op(A) = B without ``left_side``. A is triangular, and op(A) is A or
+    A^T.
+    """
 
     def one(matrix: Balls, right: Balls) -> tuple[np.ndarray]:
         transposed = bool(params["transpose_a"]) != (not params["left_side"])
@@ -104,12 +107,14 @@ def triangular_solve(params: Params, matrices: Balls, right: Balls) -> Balls:
 
 
 def eigh(params: Params, matrices: Balls) -> list[np.ndarray]:
-    """The eigenvectors of the midpoints as columns, and enclosures of the eigenvalues in ascending order."""
+    """Approximate eigenvectors of the midpoints as columns, and enclosures of the eigenvalues in ascending
+    order.
+    """
     return _each_matrix(_remembered)(matrices)
 
 
 def _remembered(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
-    """As `_diagonalized`. The claims on one flow diagonalize the same few matrices."""
+    """The cached result of `_diagonalized`. The claims on one flow diagonalize the same few matrices."""
     digits = lambda ball: (ball.mid().man_exp(), ball.rad().man_exp()) if ball.is_finite() else str(ball)
     key = flint.ctx.prec, *map(digits, matrix.reshape(-1))
     if key not in _DIAGONALIZED:
@@ -121,7 +126,10 @@ def _remembered(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _diagonalized(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
-    """Jacobi's rotations, started from the eigenvectors in float64, until only rounding is left off the diagonal."""
+    """Approximate eigenvectors of the midpoints as columns, and enclosures of the eigenvalues in ascending order.
+
+    Jacobi's rotations start from the eigenvectors in float64 and end when only rounding is left off the diagonal.
+    """
     middle = np.frompyfunc(lambda ball: ball.mid(), 1, 1)
     given = np.asarray(np.tril(matrix) + np.tril(matrix, -1).T, dtype=object)
     matrix = np.asarray(middle(given), dtype=object)
@@ -154,9 +162,10 @@ def _diagonalized(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _off(matrix: Balls, vectors: Balls, values: Balls) -> flint.arb:
-    """A bound of the distance of approximate eigenvalues lambda from those of A, for approximate eigenvectors V.
+    """An upper bound on the distance between the eigenvalues of A and approximate ones, lambda, with approximate
+    eigenvectors V.
 
-        |V^T A V - diag(lambda)| + |V^T V - 1| |A|,  in Frobenius norms
+        |V^T A V - diag(lambda)| + |V^T V - I| |A|,  in Frobenius norms
 
     The first term is by Weyl's inequality, the second by Ostrowski's theorem.
     """

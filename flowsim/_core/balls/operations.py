@@ -25,7 +25,10 @@ REMEMBERED = 4096  # how many operations that move numbers are cached
 
 
 class UndecidedError(ArithmeticError):
-    """An unknown operation, a comparison that the balls do not decide, or too many operations (then ``is_costly``)."""
+    """Raised on an unknown operation, on a comparison that the balls do not decide, and on too many operations.
+
+    **Fields:** is_costly: whether the operations were too many.
+    """
 
     def __init__(self, message: str, *, is_costly: bool = False):
         super().__init__(message)
@@ -51,7 +54,11 @@ def as_balls(value: Value) -> Balls:
 
 
 def _each(function: Callable, arguments: int) -> Callable:
-    """An operation that acts on each entry."""
+    """An operation on arrays, with JAX's parameters as first argument, that applies a function of balls to each
+    entry.
+
+    **Arguments:** arguments: the number of arrays.
+    """
     universal = np.frompyfunc(function, arguments, 1)
     return lambda params, *inputs: np.asarray(universal(*map(as_balls, inputs)), dtype=object)
 
@@ -75,7 +82,9 @@ def _comparison(certainly: Callable, certainly_not: Callable) -> Callable:
 
 
 def _truths(found: ArrayLike | None) -> Value:
-    """Truth values as booleans, or all as balls if one is None, that is, open."""
+    """Truth values as booleans. If one of them is None, that is, undecided, all become balls: 0, 1, or the ball [0,
+    1].
+    """
     found = np.asarray(found, dtype=object)
     if all(one is not None for one in np.ravel(found)):
         return found.astype(bool)
@@ -84,17 +93,23 @@ def _truths(found: ArrayLike | None) -> Value:
 
 
 def asked_of_each(question: Callable[[flint.arb], bool | None], x: Balls) -> Value:
-    """The truth values of a predicate on each ball. The predicate returns None if the ball does not decide it."""
+    """The truth values of a predicate on each ball. The predicate returns None for a ball that does not decide
+    it.
+    """
     return _truths(np.frompyfunc(question, 1, 1)(x))
 
 
 def is_unknown(ball: flint.arb) -> bool:
-    """Whether a ball contains every number, infinity and NaN. An exact infinity or NaN is known."""
+    """Whether a ball is neither finite nor exact, so that its number may be anything, even infinity or NaN.
+
+    An exact infinity or NaN is known.
+    """
     return not (ball.is_finite() or ball.is_exact())
 
 
 def selection(which: Value, *cases: Value) -> Value:
-    """JAX's select_n for conditions that are balls within [0, 1]. An undecided condition gives the hull of both cases.
+    """JAX's select_n for a condition that is a ball within [0, 1]. An undecided condition gives the hull of both
+    cases.
 
     **Raises:** `UndecidedError` if the cases are neither float64 numbers nor booleans.
     """
@@ -110,7 +125,7 @@ def selection(which: Value, *cases: Value) -> Value:
 
 
 def is_open(value: Value) -> bool:
-    """Whether a truth value is neither certainly true nor certainly false."""
+    """Whether an array of truth values has an entry that is neither certainly true nor certainly false."""
     return is_balls(value) and not all(one == 0 or one == 1 for one in np.ravel(value))
 
 
@@ -119,7 +134,9 @@ def _sign(x: flint.arb) -> flint.arb:
 
 
 def power(x: flint.arb, exponent: int) -> flint.arb:
-    """A whole power by multiplication. flint's power is NaN for some balls that contain zero."""
+    """x^exponent for a whole exponent, by multiplication. flint's own power is NaN for some balls that contain
+    zero.
+    """
     if exponent < 0:
         return 1 / power(x, -exponent)
     if exponent % 2 == 0:
@@ -151,7 +168,7 @@ def _sqrt(x: flint.arb) -> flint.arb:
 
 
 def _of_all(root: Callable) -> Callable:
-    """A root that is NaN for balls that contain numbers without a root."""
+    """A root or a power that is NaN for every ball with numbers on which it is not defined."""
 
     def of_all(x: flint.arb, *exponent: flint.arb) -> flint.arb:
         whole = any(one.is_integer() for one in exponent)
@@ -161,7 +178,7 @@ def _of_all(root: Callable) -> Callable:
 
 
 def _begins_at_zero(x: flint.arb) -> bool:
-    """Whether a ball reaches below zero only by the rounding of its radius."""
+    """Whether a ball extends so little below zero that only the rounding of its radius can be the reason."""
     return bool(-x.lower() <= _NEGATIVE * x.upper())
 
 
@@ -231,7 +248,7 @@ def _truncated(ball: flint.arb) -> flint.fmpz | int | None:
 
 
 def _scattered_sum(params: Params, operand: Value, indices: Value, updates: Value) -> Balls:
-    """JAX's scatter-add."""
+    """JAX's scatter-add: add each update to the entry of the operand that its index names."""
     operand, updates = as_balls(operand), as_balls(updates)
     total = operand.reshape(-1).copy()
     kind = (indices.shape, indices.dtype.str, indices.tobytes())
@@ -244,13 +261,14 @@ def _scattered_sum(params: Params, operand: Value, indices: Value, updates: Valu
 
 @functools.lru_cache(REMEMBERED)
 def _scattered_to(params: tuple, operand: tuple[int, ...], indices: tuple, updates: tuple[int, ...]) -> list[int]:
-    """The entry of the operand to which each update is added, or -1 if it is dropped.
+    """The flat index of the operand's entry to which each update is added, or -1 for an update that is dropped.
 
-    The transpose of scatter-add is a gather. Applied to the numbers of the entries, it returns these indices.
+    The transpose of scatter-add is a gather. Applied to an operand whose entries are numbered, it returns these
+    indices.
 
     **Arguments:**
 
-    - params: of the operation.
+    - params: the parameters of the operation.
     - operand, updates: their shapes.
     - indices: their shape, type and bytes.
     """

@@ -1,4 +1,6 @@
-"""Which arguments of a program each of its operations depends on, and whether its rows depend on one another."""
+"""Dependences in programs that JAX traced: which arguments each operation depends on, and whether the rows of an
+array depend on one another.
+"""
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,11 +27,11 @@ CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "cust
 class Kind(enum.Enum):
     """How an array depends on arguments whose first axis counts rows.
 
-    - FIXED: on their first row only.
-    - EVEN: likewise, and all its own rows are equal.
-    - ROWS: each of its rows on the same row of the arguments and on the first one.
-    - JOINED: a concatenation of such arrays.
-    - MIXED: in any other way.
+    - FIXED: it depends on the first row of the arguments only.
+    - EVEN: it depends on the first row only, and all rows of the array are equal.
+    - ROWS: each row of the array depends only on the same row of the arguments and on the first one.
+    - JOINED: the array is a concatenation, along the first axis, of arrays of the kinds above.
+    - MIXED: it depends on the arguments in any other way.
     """
 
     FIXED = enum.auto()
@@ -42,7 +44,7 @@ class Kind(enum.Enum):
 def kinds_of(jaxpr: Jaxpr, given: Sequence[Kind], rows: int) -> list[Kind]:
     """The kinds of the outputs of a program.
 
-    **Arguments:** given: the kinds of its arguments; rows: the number of rows.
+    **Arguments:** given: the kinds of the program's arguments; rows: the number of rows.
     """
     known: dict[Var, Kind] = dict(zip(jaxpr.invars, given, strict=True))
     kinds = lambda vars: [Kind.FIXED if isinstance(var, Literal) else known.get(var, Kind.FIXED) for var in vars]
@@ -81,7 +83,10 @@ def _is_first_row(eqn: JaxprEqn) -> bool:
 
 
 def _keeps_rows(eqn: JaxprEqn, in_rows: list[bool], rows: int) -> bool:
-    """Whether each row of the output depends only on the same row of the inputs in rows."""
+    """Whether each row of an operation's output depends only on the same row of the inputs that have rows.
+
+    **Arguments:** in_rows: whether each input has rows; rows: the number of rows.
+    """
     name, params, shape = eqn.primitive.name, eqn.params, _shape(eqn.invars[0])
     if name in _ON_ENTRIES:
         return all(is_in_rows or _shape(var) == () for var, is_in_rows in zip(eqn.invars, in_rows, strict=True))
@@ -117,7 +122,7 @@ def _shape(var: Var | Literal) -> tuple[int, ...]:
 def operations_with_names(jaxpr: Jaxpr, names: Sequence[str]) -> Iterator[tuple[JaxprEqn, list[Names]]]:
     """Every operation of a program, with the names of the arguments that each of its inputs depends on.
 
-    **Arguments:** names: one for each argument, in their order.
+    **Arguments:** names: a name for each argument of the program, in order.
     """
     found: list[tuple[JaxprEqn, list[Names]]] = []
     _follow(jaxpr, [frozenset([name]) for name in names], found)
@@ -125,7 +130,10 @@ def operations_with_names(jaxpr: Jaxpr, names: Sequence[str]) -> Iterator[tuple[
 
 
 def operations_in_loops(jaxpr: Jaxpr, turns: int, inside: bool = False) -> Iterator[JaxprEqn]:
-    """Every operation inside loops with this many iterations, and inside the programs that these loops call."""
+    """Every operation inside loops of ``turns`` iterations, and inside the programs that these loops call.
+
+    **Arguments:** inside: whether the program itself belongs to such a loop.
+    """
     for eqn in jaxpr.eqns:
         if inside:
             yield eqn
@@ -135,14 +143,18 @@ def operations_in_loops(jaxpr: Jaxpr, turns: int, inside: bool = False) -> Itera
 
 
 def pairs_the_same(params: Params) -> bool:
-    """Whether a dot_general of an array with itself multiplies each entry by itself, as tr(R R^T) does and tr(R R) does
-    not.
+    """Whether a dot_general of an array with itself multiplies each entry by itself. tr(R R^T) does so, tr(R R)
+    does not.
     """
     return all(tuple(first) == tuple(second) for first, second in params["dimension_numbers"])
 
 
 def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, list[Names]]]) -> list[Names]:
-    """The names that the outputs of a program depend on."""
+    """The names that the outputs of a program depend on. Every operation is appended to ``found`` with the names of
+    its inputs.
+
+    **Arguments:** given: the names that each argument of the program depends on.
+    """
     known: dict[Var, Names] = dict(zip(jaxpr.invars, given, strict=True))
 
     def names(var: Var | Literal) -> Names:
@@ -168,7 +180,11 @@ def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, li
 
 
 def _through(eqn: JaxprEqn, body: Jaxpr, inputs: list[Names], found: list) -> list[Names]:
-    """The names that the outputs of a scan depend on, found by repetition, since carried outputs become inputs."""
+    """The names that the outputs of a scan depend on.
+
+    The body is read repeatedly until the names no longer change, since outputs carried from one iteration are
+    inputs of the next.
+    """
     constants, carried = parts_of_scan(eqn.params)
     returning, inputs = slice(constants, constants + carried), [*inputs]
     while True:

@@ -1,4 +1,6 @@
-"""Recognise, in the trace of a function, a sum of squares of residuals or a quadratic of other functions."""
+"""Search the trace of a function for a sum of squares of residuals, or for a quadratic polynomial of other
+functions.
+"""
 
 import dataclasses
 import functools
@@ -21,7 +23,17 @@ Entry: TypeAlias = "_Node | ArrayLike"  # a value of a program: a node, or a num
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Node:
-    """A value of a program: the output number ``place`` of an operation, or an argument if there is no operation."""
+    """A value in a program that depends on its arguments: an output of an operation, or an argument itself.
+
+    **Fields:**
+
+    - shape: the shape of the value.
+    - inputs: the values that the operation reads; empty for an argument.
+    - name: the name of the operation.
+    - bind: computes all outputs of the operation from its inputs; None for an argument.
+    - params: the parameters of the operation.
+    - place: which output of the operation this value is.
+    """
 
     shape: tuple[int, ...]
     inputs: "tuple[Entry, ...]" = ()
@@ -34,9 +46,10 @@ class _Node:
 def residuals_of(
     function: Callable[[Float[Array, " n"]], Float[Array, ""]], at: Float[np.ndarray, " n"]
 ) -> Callable[[Float[Array, " n"]], Float[Array, " m"]] | None:
-    """A function r such that function(x) = sum_i r_i(x)^2 + constant; None if the trace does not show this form.
+    """A function r such that function(x) = sum_i r_i(x)^2 + constant. The result is None if the trace does not show
+    this form.
 
-    **Arguments:** at: any x, for its shape.
+    **Arguments:** at: any x, (n,), for its shape.
     """
     closed = jax.make_jaxpr(function)(at)
     argument = _Node(np.shape(at))
@@ -54,9 +67,13 @@ def residuals_of(
 
 
 class Quadratic(NamedTuple):
-    """A function as outer(inner(x)), where outer is a polynomial of degree at most 2.
+    """A function written as outer(inner(x)), where outer is a polynomial of degree at most 2.
 
-    **Fields:** outer, inner; is_plain: whether inner(x) = x.
+    **Fields:**
+
+    - outer: from an array (k,) to a number.
+    - inner: from x, (n,), to an array (k,).
+    - is_plain: whether inner(x) = x.
     """
 
     outer: Callable[[Float[Array, " k"]], Float[Array, ""]]
@@ -65,10 +82,12 @@ class Quadratic(NamedTuple):
 
 
 def quadratic_of(function: Callable[[Float[Array, " n"]], Float[Array, ""]], at: Float[np.ndarray, " n"]) -> Quadratic:
-    """A function as a quadratic of intermediate values of its trace, as late in the trace as possible. For the
-    least-squares loss of a linear network these are the products of its layers.
+    """Write a function as a quadratic polynomial of intermediate values, which are taken as late in its trace as
+    possible.
 
-    **Arguments:** at: any x, for its shape.
+    For the least-squares loss of a linear network these values are the products of its layers.
+
+    **Arguments:** at: any x, (n,), for its shape.
     """
     closed = jax.make_jaxpr(function)(at)
     argument = _Node(np.shape(at))
@@ -93,7 +112,10 @@ def quadratic_of(function: Callable[[Float[Array, " n"]], Float[Array, ""]], at:
 
 
 def _gather(node: Entry, degree: int, leaves: dict[int, _Node], seen: set[tuple[int, int]]) -> None:
-    """Collect values that a node is a polynomial of at most this degree in, 1 or 2."""
+    """Add to ``leaves`` nodes in which ``node`` is a polynomial of degree at most ``degree``, which is 1 or 2.
+
+    **Arguments:** seen: the pairs (id of a node, degree) that were already visited; new ones are added.
+    """
     if not isinstance(node, _Node) or (id(node), degree) in seen:
         return
     seen.add((id(node), degree))
@@ -114,9 +136,13 @@ def _gather(node: Entry, degree: int, leaves: dict[int, _Node], seen: set[tuple[
 def _nodes(
     jaxpr: Jaxpr, consts: Sequence[ArrayLike], arguments: Sequence[Entry], known: dict[tuple, list[Entry]]
 ) -> list[Entry]:
-    """The outputs of a program. What it computes twice is one node.
+    """The outputs of a program as nodes. Equal operations on equal inputs share one node.
 
-    **Arguments:** known: the outputs of the operations so far, by what they are and read.
+    **Arguments:**
+
+    - consts: the values of the program's constants.
+    - arguments: the nodes or numbers that the program's arguments stand for.
+    - known: the outputs of the operations read so far, by operation and inputs; new ones are added.
     """
     values: dict[Var, Entry] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
     for eqn in jaxpr.eqns:
@@ -162,9 +188,12 @@ def _value(node: Entry, known: dict[int, Sequence[ArrayLike]]) -> ArrayLike:
 
 
 def _squares(node: Entry, weight: Weight) -> list[tuple[Weight, Entry]] | None:
-    """Weights w_k and nodes n_k such that, summed over all entries, weight * node = sum_k w_k * n_k^2 + constant.
+    """Weights w_k and nodes n_k with sum weight * node = sum_k w_k * n_k^2 + constant, where sums run over all
+    entries.
 
-    **Arguments:** weight: not negative, in the shape of the node or ().
+    The result is None if the node is not recognised as such a sum.
+
+    **Arguments:** weight: at least 0, in the shape of the node or ().
     """
     if not isinstance(node, _Node):
         return []
@@ -195,7 +224,7 @@ def _squares(node: Entry, weight: Weight) -> list[tuple[Weight, Entry]] | None:
 
 
 def _squares_it(node: _Node) -> bool:
-    """Whether a node is the power 2 of its input."""
+    """Whether a node is the square of its first input."""
     if node.name == "pow" and not isinstance(node.inputs[1], _Node):
         return bool(np.all(np.asarray(node.inputs[1]) == 2))
     return node.name == "square" or (node.name == "integer_pow" and node.params["y"] == 2)
