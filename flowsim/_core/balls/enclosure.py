@@ -1,7 +1,7 @@
 """Enclosures: JAX functions evaluated in ball arithmetic, so that their values are proved.
 
 A ball is a number with a bound on its error (`flint.arb`). The operations that JAX traces run on arrays of balls,
-with more digits than float64 has. The results contain the function's values at all points of the given balls.
+with more digits than float64. The results contain the function's values at all points of the given balls.
 """
 
 import dataclasses
@@ -372,8 +372,7 @@ def _moved(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
 def _places_after(primitive: Primitive, params: tuple, kinds: tuple) -> list[np.ndarray]:
     """The index of the ball that an operation moves to each entry of its outputs; -1 where it fills in NaN.
 
-    Indices count through all inputs that hold balls. The result is cached because JAX is slow here, and loops
-    repeat the same operations.
+    Indices run through all inputs that hold balls. Cached, since JAX is slow here and loops repeat operations.
 
     **Arguments:**
 
