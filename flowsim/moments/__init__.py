@@ -1,4 +1,6 @@
-"""Exact expectations: polynomials in Gaussian vectors and sample covariances, and products of erf or relu units."""
+"""Exact expectations of polynomials in Gaussian vectors and sample covariances, and of products of two erf or relu
+units.
+"""
 
 from flowsim.moments.cubature import Cubature as Cubature
 from flowsim.moments.cubature import cubature_size as cubature_size

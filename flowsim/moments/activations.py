@@ -1,12 +1,12 @@
 """Exact expectations of products of two units, E phi(u . x) phi(v . x) for x ~ N(0, I).
 
-With p = |u|^2, q = |v|^2 and c = u . v they are
+Let p = |u|^2, q = |v|^2 and c = u . v. The expectation is, for each activation phi(z),
 
     erf(z / sqrt 2):   (2/pi) arcsin(c / sqrt((1 + p)(1 + q))),
     relu:              (sqrt(p q) sin theta + (pi - theta) c) / (2 pi),     cos theta = c / sqrt(p q).
 
-**Source:** Williams (1998, Computation with infinite neural networks) and Saad and Solla (1995) for erf; Cho and Saul
-(2009, Kernel methods for deep learning) for relu.
+**Source:** Williams (1998, Computation with infinite neural networks) and Saad and Solla (1995) for erf; Cho and
+Saul (2009, Kernel methods for deep learning) for relu.
 """
 
 import math
@@ -28,7 +28,12 @@ _PARALLEL = 1e-8  # sin^2 theta of units that count as parallel, since it is kno
 
 
 def products(activation: str, U: Units, V: Others) -> Pairs:
-    """E phi(u . x) phi(v . x) for each row u of U, (n, d), and v of V, (m, d), of the `activation` "erf" or "relu"."""
+    """E phi(u . x) phi(v . x) for each row u of U and each row v of V.
+
+    **Arguments:** activation: "erf" or "relu"; U: (n, d); V: (m, d).
+
+    **Returns:** (n, m).
+    """
     c = U @ V.T
     if activation == "relu":
         return c / 2 + _bend(U, V)
@@ -37,14 +42,18 @@ def products(activation: str, U: Units, V: Others) -> Pairs:
 
 
 def mixed_differences(activation: str, U: Units, dU: Units, V: Others, dV: Others) -> Pairs:
-    """E [phi((u + du) . x) - phi(u . x)] [phi((v + dv) . x) - phi(v . x)] for each row of U and of V.
+    """E [phi((u + du) . x) - phi(u . x)] [phi((v + dv) . x) - phi(v . x)] for each row u of U and each row v of V.
 
-    Its relative error is small for erf, and for relu if du and dv are much smaller than the angle between u and v.
+    Its relative error is small for erf. For relu it is small if du and dv are much smaller than the angle between u
+    and v.
 
-    With c = u . v, p = |u|^2 and q = |v|^2 (one more each for erf), the mean is a function of c, of the area
-    sqrt(p q - c^2) and of the angle between the two. Their changes are computed as `Differences`, without cancellation.
-    For relu the area has a kink where u and v are parallel. There the mean is du . dv/2 plus terms of the third order,
-    so that its error is that of rounding du and dv. Elsewhere the four expectations are subtracted.
+    Let c = u . v, p = |u|^2 and q = |v|^2, and for erf add 1 to p and to q. Then E phi(u . x) phi(v . x) is a
+    function of c, of the area s = sqrt(p q - c^2) and of the angle atan2(s, c). Their changes are computed as
+    `Differences`, without cancellation. Where the changes of s^2 are not small, the four expectations are
+    subtracted instead.
+
+    For relu, s has a kink where u and v are parallel. There the result is du . dv/2 plus terms of the third order,
+    so that its error is the rounding error of du and dv.
 
     **Arguments:** activation: "erf" or "relu"; U, dU: (n, d); V, dV: (m, d).
 
@@ -73,7 +82,7 @@ def mixed_differences(activation: str, U: Units, dU: Units, V: Others, dV: Other
 
 
 def lengths(rows: Float[Array, "... d"]) -> Float[Array, "..."]:
-    """|u| of each row, with the derivative 0 at 0."""
+    """The length |u| of each row u, with the derivative 0 at u = 0."""
     return _root(_squares(rows))
 
 
@@ -97,7 +106,15 @@ def _at_corners(f: Callable[[Units, Others], Pairs], U: Units, dU: Units, V: Oth
 
 
 class _Angle(NamedTuple):
-    """The angle theta in [0, pi] between each row of U and of V, with sizes and directions; pi/2 for a row 0."""
+    """The angles between the rows u of U and the rows v of V.
+
+    **Fields:**
+
+    - theta: the angle in [0, pi], (n, m); pi/2 if one of the rows is 0, and 0 if both are.
+    - sine: sin theta, (n, m).
+    - sizes: |u|, (n,), and |v|, (m,).
+    - directions: u/|u|, (n, d), and v/|v|, (m, d), which are 0 for a row 0.
+    """
 
     theta: Pairs
     sine: Pairs
@@ -106,7 +123,11 @@ class _Angle(NamedTuple):
 
 
 def _between(U: Units, V: Others) -> _Angle:
-    """By the chords |u/|u| - v/|v|| = 2 sin(theta/2) and 2 cos(theta/2), which have all digits at 0 and at pi."""
+    """The angles between the rows of U and of V, computed from chords.
+
+    The chords |u/|u| - v/|v|| = 2 sin(theta/2) and |u/|u| + v/|v|| = 2 cos(theta/2) have all digits at theta = 0
+    and at theta = pi.
+    """
     sizes = lengths(U), lengths(V)
     one, other = (of / jnp.where(size > 0, size, 1.0)[:, None] for of, size in zip((U, V), sizes, strict=True))
     apart, together = lengths(one[:, None] - other[None]), lengths(one[:, None] + other[None])
@@ -117,9 +138,11 @@ def _between(U: Units, V: Others) -> _Angle:
 
 @jax.custom_jvp
 def _bend(U: Units, V: Others) -> Pairs:
-    """|u| |v| (sin theta - theta cos theta)/(2 pi), of the third order in theta.
+    """|u| |v| (sin theta - theta cos theta)/(2 pi) for each row u of U and v of V, where theta is the angle between
+    them.
 
-    Its derivative in u is (|v| sin theta u/|u| - theta v)/(2 pi). By the chain rule it would have the factor 1/theta.
+    It is of the third order in theta. Its derivative in u, (|v| sin theta u/|u| - theta v)/(2 pi), is given by
+    hand, since the chain rule would bring in the factor 1/theta.
     """
     at = _between(U, V)
     size = at.sizes[0][:, None] * at.sizes[1][None]

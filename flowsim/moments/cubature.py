@@ -1,9 +1,10 @@
-"""A cubature for the law of W = (1/n) sum_{a <= n} z_a z_a^T, z_a ~ N(0, I_d): matrices T with E g(W) = E g(T T^T).
+"""A cubature for the law of W = (1/n) sum_{a <= n} z_a z_a^T, z_a ~ N(0, I_d): weights w_p and matrices T_p such
+that E g(W) = sum_p w_p g(T_p T_p^T) for polynomials g.
 
 By Bartlett's decomposition n W = L L^T for a lower triangular L, (d, min(n, d)), with independent entries. Entries
-below the diagonal are normal, and those on it are chi with n, n - 1, .. degrees of freedom. The signs of the columns of
-L are free, so a polynomial in W is a polynomial in the normal entries and the squares of the diagonal entries. Products
-of Gauss rules are therefore exact.
+below the diagonal are normal, and those on it are chi with n, n - 1, .. degrees of freedom. The signs of the
+columns of L are free, so a polynomial in W is a polynomial in the normal entries and the squares of the diagonal
+entries. Products of Gauss rules are therefore exact.
 """
 
 import functools
@@ -24,7 +25,10 @@ _DIGITS = 60
 class Cubature(NamedTuple):
     """A rule sum_p w_p g(T_p T_p^T) for E g(W).
 
-    factors: (points, d, min(n, d)) T_p; weights: (points,) w_p > 0, of sum 1.
+    **Fields:**
+
+    - factors: T_p, (points, d, min(n, d)).
+    - weights: w_p > 0, (points,), with sum 1.
     """
 
     factors: Float[np.ndarray, "points d m"]
@@ -32,7 +36,7 @@ class Cubature(NamedTuple):
 
 
 def cubature_size(dimension: int, context_length: int | float, degree: int) -> int:
-    """The number of points of `wishart_cubature`."""
+    """The number of points of `wishart_cubature`, which has the same arguments."""
     d = checks.count("dimension", dimension)
     if math.isinf(context_length):
         return 1
@@ -77,7 +81,12 @@ def wishart_cubature(dimension: int, context_length: int | float, degree: int) -
 
 
 def chi_square_rule(freedom: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss's rule for the chi-square law, exact to the given degree. Its nodes are twice those of the Gamma law."""
+    """The nodes and weights of Gauss's rule for the chi-square law, exact for polynomials of the given degree.
+
+    The nodes are twice the nodes for the Gamma law of shape ``freedom``/2.
+
+    **Arguments:** freedom: the degrees of freedom.
+    """
     shape, size = Decimal(freedom) / 2, degree // 2 + 1
     shifts = [2 * k + shape for k in range(size)]
     nodes, weights = _gauss(Recurrence(Decimal(1), shifts, [k * (k + shape - 1) for k in range(1, size)]))
@@ -85,7 +94,9 @@ def chi_square_rule(freedom: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _normal(degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss's rule for N(0, 1), exact to twice the given degree, since W is quadratic in the normal entries."""
+    """The nodes and weights of Gauss's rule for N(0, 1), exact to twice the given degree, since W is quadratic in
+    the normal entries.
+    """
     return _gauss(Recurrence(Decimal(1), [Decimal(0)] * (degree + 1), [Decimal(k) for k in range(1, degree + 1)]))
 
 

@@ -1,4 +1,6 @@
-"""Sums of many decays, sum_i w_i a_i^k exp(-2 a_i s), exact or compressed to a bounded number of terms."""
+"""Sums of many exponential decays, sum_i w_i a_i^k exp(-2 a_i s), exact or compressed to a bounded number of
+terms.
+"""
 
 from collections.abc import Iterable
 
@@ -16,13 +18,15 @@ _LARGEST_EXPONENT = 16.0  # of the series; a bin with a larger one has decayed t
 
 
 class DecaySums(eqx.Module):
-    """F_k(s) = sum_i w_i a_i^k exp(-2 a_i s) for k = 0, .., 5, with w_i >= 0.
+    """The sums F_k(s) = sum_i w_i a_i^k exp(-2 a_i s) for k = 0, .., 5, with rates a_i and weights w_i >= 0.
 
     Rates close to each other share a bin of centre c and width 2h. With a = c + h x, |x| <= 1,
 
         exp(-2 a s) = exp(-2 c s) sum_p (-2 h s)^p/p! x^p,
 
-    so a bin only keeps the sums of w a^k x^p over its rates. Exact sums have a bin for every rate.
+    so a bin only stores the sums of w a^k x^p over its rates. Exact sums have a bin for every rate.
+
+    Bins may be spread over several rows, whose sums are added up.
 
     **Fields:**
 
@@ -37,19 +41,22 @@ class DecaySums(eqx.Module):
 
     @staticmethod
     def exact(rates: Float[Array, "d d"], weights: Float[Array, "d d"]) -> "DecaySums":
-        """The sums over all entries of a matrix of rates and a matrix of weights."""
+        """The exact sums over all entries of a matrix of rates, (d, d), and the matrix of their weights, (d, d)."""
         rows = (1, rates.size) if rates.size <= _BLOCK else rates.shape
         powers = jnp.stack([(rates**k * weights).reshape(rows) for k in range(MOMENTS)], axis=1)
         return DecaySums(rates.reshape(rows), jnp.zeros((rows[0], 0)), powers[:, :, None, :])
 
     @staticmethod
     def compressed(blocks: Iterable[tuple[np.ndarray, np.ndarray]], least: float, largest: float) -> "DecaySums":
-        """The sums over blocks of (rates, weights), one block at a time, with 32 bins for each octave of rates.
+        """The sums with 32 bins for each octave of rates. The rates are read one block at a time.
 
-        The relative error is at most a few units in the last place, until every octave of rates has decayed to e^-64
-        of its first value. The first neglected term is below (0.022 a s)^16/16!.
+        The relative error is at most a few units in the last place, until every octave of rates has decayed to
+        e^-64 of its value at s = 0. The first neglected term is below (0.022 a s)^16/16!.
 
-        **Arguments:** blocks: of (rates, weights); least, largest: positive bounds of all rates.
+        **Arguments:**
+
+        - blocks: pairs (rates, weights) of arrays (n,).
+        - least, largest: positive bounds on all rates.
         """
         first = int(np.floor(np.log2(least) * _BINS_PER_OCTAVE))
         count = int(np.floor(np.log2(largest) * _BINS_PER_OCTAVE)) + 1 - first
@@ -76,7 +83,7 @@ class DecaySums(eqx.Module):
         return DecaySums(*(jax.device_put(part[None]) for part in (centres, widths, np.stack(moments))))
 
     def __call__(self, s: Float[Array, " points"]) -> Float[Array, "moments points"]:
-        """F_k(s) for all k, at times s >= 0."""
+        """F_k(s) for all k, (6, points), at times s >= 0, (points,)."""
         terms = self.coefficients.shape[2]
 
         def row(parts):

@@ -1,4 +1,4 @@
-"""Differences of a function of two arguments, carried through operations without cancellation."""
+"""Differences of a function of two arguments, computed through products, roots and angles without cancellation."""
 
 from typing import NamedTuple
 
@@ -9,10 +9,10 @@ Numbers = Float[Array, "..."]
 
 
 class Differences(NamedTuple):
-    """A function at (u, v) and its differences to u' and v', each as accurate as its own size.
+    """A function f at (u, v), with its differences when u moves to u', v to v', or both.
 
-    Products, roots and angles of such functions are again such functions: every rule is an identity in which no terms
-    cancel where the differences are small.
+    Every field has a small error relative to its own size. Products, roots and angles of functions in this form
+    have this form again: every rule is an identity in which no terms cancel where the differences are small.
 
     **Fields:**
 
@@ -34,7 +34,7 @@ class Differences(NamedTuple):
 
 
 def product(f: Differences, g: Differences) -> Differences:
-    """f g."""
+    """The `Differences` of f g."""
     _, _, g_both = g.corners
     return Differences(
         f.value * g.value,
@@ -45,7 +45,7 @@ def product(f: Differences, g: Differences) -> Differences:
 
 
 def root(f: Differences) -> Differences:
-    """sqrt(f), for f positive at (u, v), (u', v), (u, v') and (u', v')."""
+    """The `Differences` of sqrt(f), for f positive at (u, v), (u', v), (u, v') and (u', v')."""
     s = jnp.sqrt(f.value)
     s_first, s_second, s_both = (jnp.sqrt(corner) for corner in f.corners)
     first, second = f.first / (s_first + s), f.second / (s_second + s)
@@ -53,10 +53,11 @@ def root(f: Differences) -> Differences:
 
 
 def angle(y: Differences, x: Differences) -> Differences:
-    """atan2(y, x), where its differences are less than pi.
+    """The `Differences` of atan2(y, x), if they are less than pi.
 
-    With z = x + i y the first difference is the argument of z(u', v) conj z(u, v). The mixed one is that of
-    z(u', v') z(u, v) conj p with p = z(u', v) z(u, v'), and z(u', v') z(u, v) = p + z mixed(z) - first(z) second(z).
+    Let z = x + i y. The difference ``first`` is the argument of z(u', v) conj z(u, v). The difference ``mixed`` is
+    the argument of z(u', v') z(u, v) conj p with p = z(u', v) z(u, v'), where z(u', v') z(u, v) = p + z(u, v)
+    mixed(z) - first(z) second(z).
     """
     (x_first, x_second, _), (y_first, y_second, _) = x.corners, y.corners
     p_x, p_y = x_first * x_second - y_first * y_second, x_first * y_second + y_first * x_second

@@ -1,6 +1,6 @@
 """Exact expectations of polynomials of low degree in Gaussian vectors and sample covariances.
 
-Throughout x ~ N(0, Lambda) and S = (1/N) sum_{i <= N} x_i x_i^T, and N may be infinite. The formulas follow from
+Throughout x ~ N(0, Lambda) and S = (1/N) sum_{i <= N} x_i x_i^T, where N may be infinite. The formulas follow from
 Isserlis' theorem.
 """
 
@@ -11,7 +11,10 @@ from flowsim._core.types import Matrix, Scalar
 
 
 def sample_covariance_sandwich(middle: Matrix, covariance: Matrix, length: Scalar) -> Matrix:
-    """E[S M S] = Lambda M Lambda + (Lambda M^T Lambda + tr(M Lambda) Lambda)/N for a fixed (d, d) M."""
+    """The expectation of S M S for a fixed M, (d, d).
+
+    E[S M S] = Lambda M Lambda + (Lambda M^T Lambda + tr(M Lambda) Lambda)/N
+    """
     pairs = covariance @ middle.T @ covariance + jnp.trace(middle @ covariance) * covariance
     return covariance @ middle @ covariance + pairs / length
 
@@ -19,10 +22,13 @@ def sample_covariance_sandwich(middle: Matrix, covariance: Matrix, length: Scala
 def token_covariance_times_form(
     form: Float[Array, "rows rows"], covariance: Matrix, length: Scalar
 ) -> Float[Array, "rows rows"]:
-    """E[<C, X> C] for a fixed (d + 1, d + 1) X and C = (1/N) sum z_i z_i^T of the tokens z = (x, <w, x>), w ~ N(0, I).
+    """E[<C, X> C] for the sample covariance C of tokens and a fixed matrix X, (d + 1, d + 1).
 
-    Given w it is <M, X> M + 2 M X M / N, with M = E[z z^T | w] and X replaced by its symmetric part. The entries are
-    polynomials of degree four in w.
+    C = (1/N) sum_{i <= N} z_i z_i^T has the tokens z_i = (x_i, <w, x_i>) with w ~ N(0, I). Given w, the expectation
+    is <M, X> M + 2 M X M / N with M = E[z z^T | w], where X is replaced by its symmetric part. Its entries are
+    polynomials of degree four in w, whose mean over w is returned.
+
+    **Arguments:** form: X; covariance: Lambda; length: N.
     """
     Lambda, X = covariance, _symmetric(form)
     P, q, s = X[:-1, :-1], X[:-1, -1], X[-1, -1]

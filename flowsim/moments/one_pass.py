@@ -1,4 +1,6 @@
-"""One-pass stochastic gradient descent on a loss that is quadratic in its weights: exact moments of its iterates."""
+"""One-pass stochastic gradient descent on a loss that is quadratic in its weights, with exact moments of the
+iterates.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -18,11 +20,11 @@ Fourth = Float[Array, "n n n n"]
 
 
 class OnePassMoments(NamedTuple):
-    """Moments of the iterates of `OnePassSGD`.
+    """Moments of the iterates Gamma_0, .., Gamma_K of `OnePassSGD`.
 
     **Fields:**
 
-    - mean: (K + 1, d, d) E Gamma_k, which is gradient descent on L.
+    - mean: (K + 1, d, d) E Gamma_k. These are the iterates of gradient descent on L.
     - bias: (K + 1,) L(E Gamma_k) - min L.
     - excess: (K + 1,) E L(Gamma_k) - min L.
     """
@@ -33,31 +35,33 @@ class OnePassMoments(NamedTuple):
 
 
 class OnePassSGD(eqx.Module):
-    """Stochastic gradient descent, each prompt used once, of a layer of linear attention that is linear in its weights.
+    """One-pass stochastic gradient descent of a linear attention layer that is linear in its weights Gamma, (d, d).
 
     The layer predicts x_q^T Gamma z with z = (1/N) sum_i y_i x_i. With L(Gamma) = E (x_q^T Gamma z - y_q)^2/2,
 
-        Gamma_{k+1} = Gamma_k - (eta_k/B) sum_{b <= B} grad_Gamma (x_b^T Gamma_k z_b - y_b)^2/2
+        Gamma_{k+1} = Gamma_k - (eta_k/B) sum_{b <= B} grad_Gamma (x_b^T Gamma_k z_b - y_b)^2/2,
 
-    on B fresh prompts a step. The mean and the second moment of Gamma_k - Gamma* obey linear maps, whose coefficients
-    are moments of degree 4 of z and w. Given w these follow from Isserlis' theorem, as does their mean over w. So
-    nothing is sampled, and nothing cancels as Gamma_k approaches Gamma* or N grows.
+    where every step uses B new prompts. Let Gamma* be the minimum of L. The mean and the second moment of Gamma_k -
+    Gamma* follow linear recursions, whose coefficients are moments of degree 4 of z and w. Given w these follow
+    from Isserlis' theorem, and so does their mean over w. So nothing is sampled, and nothing cancels as Gamma_k
+    approaches Gamma* or N grows.
 
-    **Arguments:** task: a `LinearRegression` with w ~ N(0, Sigma_w), label noise and a query covariance if there are.
+    **Arguments:** task: a `LinearRegression` with w ~ N(0, Sigma_w). It may have label noise and a query
+    covariance.
 
     **Fields:**
 
-    - least: (d, d) Gamma*, the minimum of L.
+    - least: (d, d) Gamma*.
     - minimum: L(Gamma*).
     - energy: (d, d) E z z^T.
     - query: (d, d) H, the covariance of x_q.
     - noise: the variance of the label noise.
-    - fourth: (2d, 2d, 2d, 2d) E v v v v of v = (z, w - Gamma* z).
+    - fourth: (2d, 2d, 2d, 2d) E[v_i v_j v_k v_l] for v = (z, w - Gamma* z).
 
     **Raises:** `ValueError` for another task, or if E z z^T has no inverse in float64.
 
-    **Source:** Wu, Zou, Chen, Braverman, Gu and Bartlett, How many pretraining tasks are needed for in-context learning
-    of linear regression?, for the model and the descent. The moments are derived here.
+    **Source:** Wu, Zou, Chen, Braverman, Gu and Bartlett, How many pretraining tasks are needed for in-context
+    learning of linear regression?, for the model and the descent. The moments are derived here.
     """
 
     least: Matrix
@@ -87,11 +91,11 @@ class OnePassSGD(eqx.Module):
         self.minimum = (jnp.sum(self.query * missed) + self.noise) / 2
 
     def __call__(self, model: Matrix) -> Scalar:
-        """L(Gamma)."""
+        """L(Gamma) for Gamma = ``model``, (d, d)."""
         return self.minimum + self.excess(model)
 
     def excess(self, model: Matrix) -> Scalar:
-        """L(Gamma) - min L = tr(H (Gamma - Gamma*) E[z z^T] (Gamma - Gamma*)^T)/2.
+        """L(Gamma) - min L = tr(H (Gamma - Gamma*) E[z z^T] (Gamma - Gamma*)^T)/2 for Gamma = ``model``, (d, d).
 
         **Raises:** `ValueError` for an array of another shape.
         """
@@ -102,7 +106,7 @@ class OnePassSGD(eqx.Module):
     def moments(
         self, start: ArrayLike, step_sizes: Float[ArrayLike, " K"] | Iterable[float], *, batch: int = 1
     ) -> OnePassMoments:
-        """The moments of the iterates.
+        """The moments of the iterates for given steps.
 
         **Arguments:**
 
@@ -170,15 +174,22 @@ def _moments(sgd: OnePassSGD, start: Matrix, sizes: Float[Array, " K"], share: S
 
 
 def _of_contexts(H: Matrix, Sigma: Matrix, noise: Scalar, q: Scalar) -> tuple[Matrix, Fourth, Matrix]:
-    """E v v^T and E v v v v of v = (z - H w, w), for z = (1/N) sum_i y_i x_i and q = 1/N, and I - Gamma* H.
+    """The matrices E v v^T and I - Gamma* H, and the moments E v v v v, of v = (z - H w, w) with z = (1/N) sum_i
+    y_i x_i.
 
-    Given w let u = (H w, w), s = w^T H w + noise and K = diag(H, 0). By the cumulants of y x, with m of the indices in
-    the first part of v,
+    Given w let u = (H w, w), s = w^T H w + noise, K = diag(H, 0) and q = 1/N. Let m be how many of the four indices
+    are in the first half of v. The cumulants of y x give
 
         E[v v v v | w] = a_m u u u u + b_m s sum_6 K u u + (q^2 + 2 q^3) s^2 sum_3 K K,
 
-    a = (1, 0, q, 2 q^2, 3 q^2 + 6 q^3), b_m = a_m for m = 2, 3 and b_4 = q^2 + 6 q^3. As Gamma* = Sigma H (E z z^T)^-1,
-    I - Gamma* H = q (Sigma H + s I) ((1 + q) Sigma H + q s I)^-1 with the mean of s.
+    where a = (1, 0, q, 2 q^2, 3 q^2 + 6 q^3), b_m = a_m for m = 2, 3 and b_4 = q^2 + 6 q^3. The sums run over the 6
+    or 3 ways to distribute the indices. As Gamma* = Sigma H (E z z^T)^-1, with the mean of s,
+
+        I - Gamma* H = q (Sigma H + s I) ((1 + q) Sigma H + q s I)^-1.
+
+    **Arguments:** H: the covariance of x; Sigma: of w; noise: the variance of the label noise; q: 1/N.
+
+    **Returns:** E v v^T, (2d, 2d); E v v v v, (2d, 2d, 2d, 2d); I - Gamma* H, (d, d).
     """
     d = H.shape[0]
     K = jnp.zeros((2 * d, 2 * d)).at[:d, :d].set(H)
@@ -201,6 +212,6 @@ def _of_contexts(H: Matrix, Sigma: Matrix, noise: Scalar, q: Scalar) -> tuple[Ma
 
 
 def _pairings(A: Matrix, B: Matrix) -> Fourth:
-    """A_ij B_kl + A_ik B_jl + A_il B_jk."""
+    """The sum A_ij B_kl + A_ik B_jl + A_il B_jk, with the four indices i, j, k, l."""
     product = jnp.einsum("ij,kl->ijkl", A, B)
     return product + product.transpose(0, 2, 1, 3) + product.transpose(0, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""Polynomials in traces of words, evaluated in floats or exactly, and expanded about multiples of I."""
+"""Polynomials in traces of words: their values in floats or exactly, and their expansion about multiples of I."""
 
 import collections
 import dataclasses
@@ -23,7 +23,7 @@ Expansion = dict[Monomial, Fraction]
 class TracePolynomial:
     """A polynomial in 1/n and traces of words in fixed matrices, with integer coefficients.
 
-    The value is differentiable in the matrices. The gradient in a symmetric matrix must be symmetrised.
+    Its value is differentiable in the matrices. The gradient in a symmetric matrix must be symmetrised.
 
     **Fields:**
 
@@ -36,12 +36,14 @@ class TracePolynomial:
 
     @property
     def letters(self) -> str:
-        """The letters of the matrices that it needs."""
+        """The capital letters of the matrices in the polynomial, in alphabetical order."""
         return "".join(sorted({letter.upper() for _, words in self.terms for word in words for letter in word}))
 
     @functools.cached_property
     def _form(self) -> tuple[TraceForm, np.ndarray]:
-        """The sum of traces, and the powers of 1/n and of d in each term."""
+        """The products of traces as a `TraceForm`, and the powers of 1/n and of d that multiply each of them, (2,
+        terms).
+        """
         keys = list(self.terms)
         words = [tuple(word for word in monomial if word) for _, monomial in keys]
         degrees = np.asarray([float(power) for power, _ in keys])
@@ -52,7 +54,8 @@ class TracePolynomial:
             return TraceForm(words, coefficients, self.letters), np.stack([degrees, sizes])
 
     def __call__(self, length: ArrayLike, **matrices: ArrayLike | Iterable) -> Float[Array, ""]:
-        """The value at a context length n >= 1, or infinity, for (d, d) matrices given by letter.
+        """The value of the polynomial at a context length n >= 1, or infinity, and at (d, d) matrices given by
+        their letters.
 
         **Raises:** `ValueError` naming a letter that is missing, unknown or of another shape, or a length below 1.
         """
@@ -64,7 +67,11 @@ class TracePolynomial:
         return form.weighted(weights, values)
 
     def exact(self, length: int, **matrices: Sequence[Sequence[int | Fraction]]) -> Fraction:
-        """The value in rational arithmetic, for a whole n and matrices of rational numbers."""
+        """The value of the polynomial in rational arithmetic.
+
+        **Arguments:** length: n, a whole number; matrices: the rows of (d, d) matrices of rational numbers, by
+        letter.
+        """
         dimension = len(next(iter(matrices.values())))
         arrays = {name: np.asarray(rows, dtype=object) for name, rows in matrices.items()}
         arrays |= {name.swapcase(): array.T for name, array in arrays.items()}
@@ -106,13 +113,15 @@ class TracePolynomial:
 
 
 def wishart_expectation(*words: str | Mapping[tuple[str, ...], int], symmetric: str = "") -> TracePolynomial:
-    """E tr(w_1) tr(w_2) ... for words in W = (1/n) sum_{i <= n} z_i z_i^T, z_i ~ N(0, I), and fixed matrices, exactly.
+    """The exact expectation E tr(w_1) tr(w_2) ... of words w_i in a random matrix W and fixed matrices.
+
+    W = (1/n) sum_{i <= n} z_i z_i^T with z_i ~ N(0, I).
 
     **Arguments:**
 
-    - words: strings of letters. W is the random matrix, every other capital letter is a fixed matrix and a lower-case
-      letter is a transpose: ``wishart_expectation("WAWa")`` is E tr(W A W A^T). Instead of words, one mapping from
-      tuples of words to whole coefficients gives the expectation of a sum of products of traces.
+    - words: strings of letters. W is the random matrix, every other capital letter is a fixed matrix and a
+      lower-case letter is a transpose: ``wishart_expectation("WAWa")`` is E tr(W A W A^T). Instead of words, one
+      mapping from tuples of words to whole coefficients gives the expectation of a sum of products of traces.
     - symmetric: the letters of symmetric matrices, for a shorter polynomial. It is wrong for other matrices.
 
     **Returns:** a `TracePolynomial`, called as ``polynomial(n, A=A)``.
@@ -130,7 +139,10 @@ def wishart_expectation(*words: str | Mapping[tuple[str, ...], int], symmetric: 
 
 
 def at_size(terms: Terms, length: int | None, dimension: int) -> Expansion:
-    """The polynomial at one n (None for infinity) and d, exactly, in traces of words that are not empty."""
+    """The polynomial at one n and d: the exact coefficient of each product of traces of words that are not empty.
+
+    **Arguments:** terms: as in `TracePolynomial`; length: n, None for infinity; dimension: d.
+    """
     values: Expansion = collections.defaultdict(Fraction)
     for (power, words), coefficient in terms.items():
         if length is None and power:
@@ -142,9 +154,17 @@ def at_size(terms: Terms, length: int | None, dimension: int) -> Expansion:
 
 
 def about(values: Expansion, centres: Mapping[str, Fraction], dimension: int, symmetric: Iterable[str]) -> Expansion:
-    """The polynomial rewritten exactly in F, where each letter of ``centres`` is c I - F.
+    """Rewrite a polynomial exactly in matrices F_A = c_A I - A, one for each letter A of ``centres``.
 
-    About the minimum of a loss its terms hardly cancel, so floats keep their digits.
+    In the result the letter A stands for F_A. About the minimum of a loss the terms of the result hardly cancel, so
+    floats keep their digits.
+
+    **Arguments:**
+
+    - values: the coefficient of each product of traces, as `at_size` returns them.
+    - centres: c_A, by letter.
+    - dimension: d.
+    - symmetric: the letters of symmetric matrices.
     """
     symmetric = frozenset(symmetric)
 

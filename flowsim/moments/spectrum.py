@@ -24,7 +24,10 @@ _MOST_ITERATIONS = 50
 class Quadrature(NamedTuple):
     """A rule sum_j w_j f(1 + y_j) for E tr f(W).
 
-    offsets: (m,) y_j = x_j - 1, increasing, to full relative precision; weights: (m,) w_j > 0, of sum d.
+    **Fields:**
+
+    - offsets: y_j, (m,), the nodes minus 1, increasing, to full relative precision.
+    - weights: w_j > 0, (m,), with sum d.
     """
 
     offsets: np.ndarray
@@ -32,7 +35,8 @@ class Quadrature(NamedTuple):
 
 
 class Recurrence(NamedTuple):
-    """The monic orthogonal polynomials of a measure, p_{k+1}(y) = (y - alpha_k) p_k(y) - beta_k p_{k-1}(y).
+    """The recurrence p_{k+1}(y) = (y - alpha_k) p_k(y) - beta_k p_{k-1}(y) of the monic orthogonal polynomials of a
+    measure.
 
     **Fields:**
 
@@ -47,19 +51,21 @@ class Recurrence(NamedTuple):
 
 
 def mean_trace_power(dimension: int, context_length: int | float, power: int) -> Fraction:
-    """E tr W^m, an exact rational number; d for an infinite n.
+    """E tr W^m for m = ``power``, as an exact rational number. It is d for an infinite n.
 
-    The power sum tr S^m of S = n W is a sum of zonal polynomials of the partitions kappa = (a, b, 1, .., 1) of m. Their
-    expectations are known. With f(2 kappa) the number of standard tableaux of the shape (2a, 2b, 2, .., 2)
+    The power sum tr S^m of S = n W is a sum of zonal polynomials of the partitions kappa = (a, b, 1, .., 1) of m,
+    whose expectations are known. Let f(2 kappa) be the number of standard tableaux of the shape (2a, 2b, 2, .., 2).
+    Then
 
         E tr S^m = 1/(2m - 1)! sum_kappa f(2 kappa) prod'_s c(s) prod_s (d + c(s)) (n + c(s)).
 
-    The products run over the boxes s = (i, j) of kappa, prod' without the box (1, 1), and c(s) = 2 (j - 1) - (i - 1).
+    The products run over the boxes s = (i, j) of kappa, prod' leaves out the box (1, 1), and c(s) = 2 (j - 1) - (i
+    - 1).
 
     **Raises:** `ValueError` unless d >= 1 and m >= 0 are whole and n is a whole number of at least 1 or infinity.
 
-    **Source:** Hanlon, Stanley and Stembridge, Some combinatorial aspects of the spectra of normally distributed random
-    matrices (1992); Macdonald, Symmetric Functions and Hall Polynomials, sections VI.10 and VII.2.
+    **Source:** Hanlon, Stanley and Stembridge, Some combinatorial aspects of the spectra of normally distributed
+    random matrices (1992); Macdonald, Symmetric Functions and Hall Polynomials, sections VI.10 and VII.2.
     """
     d, n = checks.count("dimension", dimension), _length(context_length)
     m = _whole("power", power)
@@ -69,7 +75,10 @@ def mean_trace_power(dimension: int, context_length: int | float, power: int) ->
 
 
 def mean_central_trace_power(dimension: int, context_length: int | float, power: int) -> Fraction:
-    """E tr (W - I)^m, an exact rational number. **Raises:** those of `mean_trace_power`."""
+    """E tr (W - I)^m for m = ``power``, as an exact rational number.
+
+    **Raises:** as `mean_trace_power` does.
+    """
     d, n = checks.count("dimension", dimension), _length(context_length)
     m = _whole("power", power)
     if n is None:
@@ -103,7 +112,10 @@ def spectral_quadrature(dimension: int, context_length: int | float, degree: int
 def precise_quadrature(
     dimension: int, context_length: int | float, degree: int, digits: int
 ) -> tuple[list[Decimal], list[Decimal]]:
-    """Offsets and weights of `spectral_quadrature`, in decimals of ``digits`` digits, of which the last are wrong."""
+    """The offsets and the weights of `spectral_quadrature`, computed in decimals of ``digits`` digits.
+
+    Rounding makes the last of these digits wrong.
+    """
     if _length(context_length) is None:
         return [Decimal(0)], [Decimal(checks.count("dimension", dimension))]
     recurrence = spectral_recurrence(dimension, context_length, degree // 2 + 1, digits)
@@ -114,10 +126,12 @@ def precise_quadrature(
 
 
 def converged(compute: Callable[[int], Iterable[Decimal]], context_length: int | float) -> list[Decimal]:
-    """``compute(digits)`` with enough digits, so that doubling them changes nothing in float64.
+    """``compute(digits)`` with so large a number of digits that doubling it changes nothing in float64.
 
-    **Arguments:** compute: the values for a number of digits; context_length: n, which sets the first number of digits,
-    since numbers of size n^{-1/2} cancel to 1/n.
+    **Arguments:**
+
+    - compute: returns the values for a number of digits.
+    - context_length: n. It sets the first number of digits, since numbers of size n^{-1/2} cancel to 1/n.
     """
     n = _length(context_length)
     digits = _FIRST_DIGITS + (0 if n is None else len(str(n)))
@@ -133,7 +147,7 @@ def converged(compute: Callable[[int], Iterable[Decimal]], context_length: int |
 def spectral_recurrence(
     dimension: int, context_length: int | float, size: int, digits: int, *, times_x: bool = False
 ) -> Recurrence:
-    """The recurrence of the mean spectral measure of W - I, by Chebyshev's algorithm on the exact moments.
+    """The recurrence of the measure f -> E tr f(W - I), by Chebyshev's algorithm on the exact moments.
 
     **Arguments:**
 
@@ -166,7 +180,10 @@ def spectral_recurrence(
 
 
 def zeros(recurrence: Recurrence, digits: int) -> list[Decimal]:
-    """The zeros of p_m, increasing: the eigenvalues of the Jacobi matrix, refined by Newton's method."""
+    """The zeros of p_m, increasing, where m is the number of shifts.
+
+    They are the eigenvalues of the Jacobi matrix, refined by Newton's method.
+    """
     alphas, betas = recurrence.shifts, recurrence.norms
     scale = abs(betas[0]).sqrt() if betas else Decimal(1)
     off = np.sqrt([abs(float(beta / scale**2)) for beta in betas])
@@ -179,7 +196,9 @@ def zeros(recurrence: Recurrence, digits: int) -> list[Decimal]:
 
 
 def squares(recurrence: Recurrence, y: Decimal) -> list[Decimal]:
-    """p_k(y)^2 for k = 0, .., m-1, where the p_k are orthonormal under the measure scaled to mass 1."""
+    """p_k(y)^2 for k = 0, .., m-1, where the p_k are orthonormal under the measure scaled to mass 1 and m is the
+    number of shifts.
+    """
     before, here, norm = Decimal(0), Decimal(1), Decimal(1)
     values = [Decimal(1)]
     for alpha, beta, following in zip(
@@ -213,7 +232,7 @@ def _central_trace_powers(d: int, n: int, highest: int) -> list[Fraction]:
 
 
 def _central(n: int, powers: Sequence[int], m: int) -> Fraction:
-    """E tr (W - I)^m from E tr S^j, j <= m, with S = n W."""
+    """E tr (W - I)^m, computed from E tr S^j for j <= m, where S = n W."""
     terms = (math.comb(m, j) * (-n) ** (m - j) * powers[j] for j in range(m + 1))
     return Fraction(sum(terms), n**m)
 
@@ -265,7 +284,10 @@ def _whole(name: str, x: int) -> int:
 
 
 def _length(context_length: int | float) -> int | None:
-    """n, None for infinity."""
+    """The context length n as an int; None for infinity.
+
+    **Raises:** `ProblemError` if it is not a whole number of at least 1.
+    """
     if context_length == math.inf:
         return None
     if not (context_length >= 1 and context_length == math.floor(context_length)):

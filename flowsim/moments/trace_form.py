@@ -1,4 +1,4 @@
-"""Evaluation of polynomials in traces of words with arrays."""
+"""Polynomials in traces of words, evaluated in float64 on arrays."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,11 @@ from flowsim._core.types import Scalar
 
 
 class TraceForm(eqx.Module):
-    """sum_m c_m prod_k tr(word_mk) for matrices given by letter. A lower-case letter is a transpose.
+    """The polynomial sum_m c_m prod_k tr(word_mk) in matrices named by letters. A lower-case letter is a transpose.
 
-    Each word is cut into two halves, and few of these are distinct. With U_i the products of the left halves and V_j of
-    the right ones, all traces are entries of the Gram matrix <U_i, V_j^T>, which is one matrix product.
+    Each word is cut into a left and a right half, and few halves are distinct. Let U_i be the products of the left
+    halves and V_j those of the right halves. All traces are entries of the Gram matrix <U_i, V_j^T>, which takes
+    one matrix product.
 
     **Arguments:**
 
@@ -54,21 +55,25 @@ class TraceForm(eqx.Module):
         self.letters = letters
 
     def __call__(self, matrices: Mapping[str, Float[Array, "d d"]]) -> Scalar:
-        """The value for matrices given by letter."""
+        """The value of the polynomial at matrices (d, d), given by letter."""
         return jnp.sum(self.terms(matrices))
 
     def weighted(self, weights: Float[Array, " terms"], matrices: Mapping[str, Float[Array, "d d"]]) -> Scalar:
-        """The value with each term multiplied by a weight."""
+        """The sum of all terms, each multiplied by its weight, at matrices (d, d) given by letter."""
         return jnp.sum(weights * self.terms(matrices))
 
     def terms(self, matrices: Mapping[str, Float[Array, "d d"]]) -> Float[Array, " terms"]:
-        """Every term of the sum."""
+        """The value of every term of the sum, (terms,), at matrices (d, d) given by letter."""
         return self._terms(self._traces(matrices))
 
     def terms_on_diagonals(
         self, diagonals: Mapping[str, Float[Array, " r"]], multiplicities: Float[Array, " r"]
     ) -> Float[Array, " terms"]:
-        """Every term for diagonal matrices, given by their distinct entries and the multiplicities of these."""
+        """The value of every term of the sum, (terms,), at diagonal matrices.
+
+        **Arguments:** diagonals: the distinct entries of each matrix, (r,), by letter; multiplicities: how often
+        each of the r entries occurs, (r,), in all matrices.
+        """
         if not self.lefts:
             return self._terms(jnp.zeros(0))
         lefts, rights = (self._products(names, diagonals, jnp.multiply, jnp.asarray) for names in self._halves)
@@ -90,7 +95,9 @@ class TraceForm(eqx.Module):
         ]
 
     def _products(self, names, values, multiply, transpose) -> Float[Array, "..."]:
-        """The products of letters, each computed from the product that is one letter shorter."""
+        """The products of the letters in each name, stacked. Each is computed from the product that is one letter
+        shorter.
+        """
         first = next(iter(values.values()))
         identity = jnp.ones_like(first) if first.ndim == 1 else jnp.eye(first.shape[0])
         known = {"": identity}
@@ -114,7 +121,10 @@ class TraceForm(eqx.Module):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _power_traces(highest: int, matrix: Float[Array, "d d"]) -> Float[Array, " highest"]:
-    """tr M, tr M^2, ... The derivative j M^{j-1} of tr M^j takes fewer products than the chain rule."""
+    """tr M^j for j = 1, .., ``highest``.
+
+    The derivative j M^{j-1} of tr M^j is given by hand, since it takes fewer products than the chain rule.
+    """
     powers = _powers((highest + 1) // 2, matrix)
     pairs = [(powers[(j + 1) // 2], powers[j // 2]) for j in range(1, highest + 1)]
     return jnp.stack([jnp.sum(left * right.T) for left, right in pairs])
@@ -137,7 +147,10 @@ def _powers(highest: int, matrix: Float[Array, "d d"]) -> list[Float[Array, "d d
 
 
 def _halves(word: str, lefts: dict[str, int], rights: dict[str, int]) -> tuple[str, str]:
-    """Cut a cyclic word into halves where this needs the fewest new products, and record both halves."""
+    """Cut a cyclic word into two halves where this needs the fewest new products, and return them.
+
+    New halves are added to ``lefts`` and ``rights``, with their numbers.
+    """
     middle = (len(word) + 1) // 2
     turns = [word[i:] + word[:i] for i in range(len(word))]
     cuts = [(turn[:middle], turn[middle:]) for turn in turns]

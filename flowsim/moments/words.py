@@ -32,10 +32,12 @@ def expected_traces(words: Mapping[Monomial, int], symmetric: Iterable[str] = ()
 
     Each step removes one W.
 
-    **Arguments:** words: the coefficient c of each product of traces; symmetric: the letters of symmetric matrices,
-    which make many words equal.
+    **Arguments:**
 
-    **Returns:** the coefficient of each (power of 1/n, traces of words without W).
+    - words: the coefficient c of each product of traces, by the tuple of its words.
+    - symmetric: the letters of symmetric matrices, for which many words are equal.
+
+    **Returns:** the coefficient of each (power of 1/n, words without W whose traces are multiplied).
     """
     recursion = _Recursion(frozenset(symmetric))
     total: dict[int, int] = collections.defaultdict(int)
@@ -48,7 +50,7 @@ def expected_traces(words: Mapping[Monomial, int], symmetric: Iterable[str] = ()
 
 
 class _Recursion:
-    """The memoised recursion.
+    """The recursion of `expected_traces`, which remembers its results.
 
     A monomial is one integer with a field of bits for each exponent, so that a product of monomials is a sum of
     integers. The lowest field is the power of 1/n.
@@ -63,12 +65,12 @@ class _Recursion:
         self._canonical = functools.cache(functools.partial(_canonical_trace, transposed=self._transposed))
 
     def split(self, word: str) -> Trace:
-        """The blocks between the Ws of a word."""
+        """The trace of a word with W, as the words between one W and the next."""
         first = word.index("W")
         return self._canonical(tuple((word[first + 1 :] + word[:first]).split("W")))
 
     def unit(self, word: str) -> int:
-        """The integer that encodes the trace of a word without W."""
+        """The integer that encodes the trace of a word without W, as a monomial."""
         if (known := self._units.get(word)) is not None:
             return known
         name = canonical(word, self._symmetric)
@@ -79,7 +81,9 @@ class _Recursion:
         return self._units[word]
 
     def expectation(self, traces: tuple[Trace, ...]) -> dict[int, int]:
-        """The expectation of a product of traces, which are sorted and contain W."""
+        """The expectation of a product of sorted traces that contain W, as the coefficient of each encoded
+        monomial.
+        """
         if (known := self._known.get(traces)) is not None:
             return known
         follow: dict[tuple[Trace, ...], dict[int, int]] = collections.defaultdict(lambda: collections.defaultdict(int))
@@ -95,7 +99,11 @@ class _Recursion:
         return self._known[traces]
 
     def _paired(self, traces: tuple[Trace, ...]) -> Iterable[tuple[int, list[Trace]]]:
-        """The result of each pairing of one z of the last trace: powers of 1/n with fixed traces, and traces with W."""
+        """What remains when one z of the last trace is paired with each other factor in turn.
+
+        **Returns:** for each pairing a monomial, that is, a power of 1/n with traces without W, and the traces with
+        W.
+        """
         *others, blocks = traces
         first, turned = blocks[0], self._transposed
         if len(blocks) == 1:
@@ -118,7 +126,7 @@ class _Recursion:
                     yield 1, [*rest, (*turn[:-1], turn[-1] + first, *blocks[1:])]
 
     def decoded(self, total: Mapping[int, int]) -> Terms:
-        """The integers decoded into powers of 1/n and words."""
+        """A polynomial whose encoded monomials are turned back into powers of 1/n and words."""
         terms = {}
         for key, value in total.items():
             if value:
@@ -131,26 +139,29 @@ class _Recursion:
 
 
 def _canonical_trace(blocks: Trace, transposed: Callable[[str], str]) -> Trace:
-    """The first, in alphabetical order, of the equal traces that start at another W or are transposed."""
+    """The alphabetically first form of a trace. Equal forms start at another W of the trace or are transposed."""
     back = tuple(transposed(block) for block in reversed(blocks))
     return min(turn[i:] + turn[:i] for turn in (blocks, back) for i in range(len(blocks)))
 
 
 def transposed(word: str, symmetric: Iterable[str]) -> str:
-    """The word of the transposed product."""
+    """The word of the transposed product: the letters in reverse order, each of them transposed."""
     return "".join(letter if letter in symmetric else letter.swapcase() for letter in reversed(word))
 
 
 def canonical(word: str, symmetric: Iterable[str]) -> str:
-    """The first, in alphabetical order, of the words with the same trace: its rotations and their transposes."""
+    """The alphabetically first of all words with the same trace, which are the rotations of a word and their
+    transposes.
+    """
     turns = (word, transposed(word, symmetric))
     return min((turn[i:] + turn[:i] for turn in turns for i in range(len(turn))), default="")
 
 
 def check_words(words: Iterable[str], symmetric: str) -> None:
-    """Refuse strings that are not words.
+    """Refuse words and letters that `expected_traces` cannot read.
 
-    **Raises:** `ValueError`.
+    **Raises:** `ProblemError` if a word has other characters than ASCII letters or has "w", or if ``symmetric`` has
+    others than capital letters without W.
     """
     for word in words:
         if not (word.isascii() and (word.isalpha() or not word)) or "w" in word:
@@ -162,7 +173,13 @@ def check_words(words: Iterable[str], symmetric: str) -> None:
 
 
 def residual_words(layers: Sequence[str], symmetric: Iterable[str], weight: str = "") -> dict[Monomial, int]:
-    """tr(S R R^T) with R = (I - W A_1) ... (I - W A_k), as words. S is the ``weight``, empty for the identity."""
+    """tr(S R R^T) with R = (I - W A_1) ... (I - W A_k), as a sum of traces of words.
+
+    **Arguments:** layers: the words A_1, .., A_k; symmetric: the letters of symmetric matrices; weight: the word S,
+    empty for the identity.
+
+    **Returns:** the coefficient of each word, as an argument of `expected_traces`.
+    """
     factors = ["W" + layer for layer in layers]
     factors += [transposed(factor, {*symmetric, "W"}) for factor in reversed(factors)]
     words: dict[Monomial, int] = collections.defaultdict(int)
@@ -172,5 +189,8 @@ def residual_words(layers: Sequence[str], symmetric: Iterable[str], weight: str 
 
 
 def power_words(letter: str, power: int) -> dict[Monomial, int]:
-    """tr (I - W A)^m, as words."""
+    """tr (I - W A)^m as a sum of traces of words: the coefficient of each, as an argument of `expected_traces`.
+
+    **Arguments:** letter: the word A; power: m.
+    """
     return {(("W" + letter) * m,): (-1) ** m * math.comb(power, m) for m in range(power + 1)}
