@@ -1,4 +1,4 @@
-"""Laws of prompts."""
+"""Laws of prompts: the distributions of covariates, weights, labels and context lengths."""
 
 from flowsim.tasks.joint_law import JointLaw as JointLaw
 from flowsim.tasks.multinomial import multinomial_outcomes as multinomial_outcomes

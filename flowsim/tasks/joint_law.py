@@ -1,4 +1,4 @@
-"""Laws of an example (x, y) beyond linear regression, given by the moments that a risk depends on."""
+"""Laws of an example (x, y) beyond linear regression, given by the moments that enter a risk."""
 
 from collections.abc import Iterable
 
@@ -12,16 +12,18 @@ _ROUNDING = 1e-12
 
 
 class JointLaw(eqx.Module):
-    """A joint law of covariates and labels: x ~ N(0, Lambda) and any label y, given by moments.
+    """A joint law of covariates x ~ N(0, Lambda) and a label y of any kind, given by moments.
 
-    The context and (x_query, y_query) are independent draws from it.
+    The examples of a context and (x_query, y_query) are independent draws from it.
 
     **Arguments:**
 
     - covariance: (d, d) Lambda.
-    - cross: (d,) E[xy].
-    - spread: (d, d) Sigma, the covariance of xy.
-    - label_energy: E[y^2], at least E[xy]^T Lambda^-1 E[xy].
+    - cross: (d,) E[y x].
+    - spread: (d, d) the covariance of y x.
+    - label_energy: E[y^2], at least E[y x]^T Lambda^-1 E[y x].
+
+    **Fields:** the arguments, and samples: the pair (inputs, labels) of a law made by `of_samples`, else None.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -57,12 +59,12 @@ class JointLaw(eqx.Module):
 
     @property
     def best_weight(self) -> Float[Array, " d"]:
-        """a = Lambda^-1 E[xy], the weight of the best linear predictor."""
+        """a = Lambda^-1 E[y x], (d,), the weight of the best linear predictor."""
         return jnp.linalg.solve(self.covariance, self.cross)
 
     @staticmethod
     def of_samples(inputs: ArrayLike | Iterable, labels: ArrayLike | Iterable) -> "JointLaw":
-        """The law whose moments are means over n samples. It keeps the samples, for the standard error of a risk.
+        """The law whose moments are means over n samples. The samples are stored for the standard error of a risk.
 
         **Arguments:** inputs: (n, d) rows x_i with mean zero, n > d; labels: (n,) y_i.
 
@@ -89,7 +91,9 @@ class JointLaw(eqx.Module):
         cube: ArrayLike = 0.0,
         label_noise: ArrayLike = 0.0,
     ) -> "JointLaw":
-        """The exact law of y = <w, x> + b <v, x>^2 + c <v, x>^3 + label_noise N(0, 1). E[y] = b v^T Lambda v.
+        """The exact law of a label that is a polynomial in x plus noise.
+
+            y = <w, x> + b <v, x>^2 + c <v, x>^3 + label_noise N(0, 1),  with the mean E[y] = b v^T Lambda v
 
         **Arguments:**
 

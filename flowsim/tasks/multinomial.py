@@ -1,4 +1,4 @@
-"""All counts of independent tokens."""
+"""The multinomial law: all counts of features among independent tokens, with their probabilities."""
 
 import itertools
 import math
@@ -16,12 +16,14 @@ _ROUNDING = 1e-12
 def multinomial_outcomes(
     tokens: int, probabilities: Iterable
 ) -> tuple[Int[np.ndarray, "outcomes K"], Float[np.ndarray, " outcomes"]]:
-    """All counts of K features among independent tokens, and the probability of each, correctly rounded.
+    """All counts c of K features among N independent tokens, and the probability of each, correctly rounded.
 
-    P(c) = N!/(c_1! .. c_K!) prod_k p_k^c_k, in whole numbers. A model that does not see the order of its tokens sees
-    the counts only, C(N + K - 1, K - 1) in place of K^N prompts.
+    P(c) = N!/(c_1! .. c_K!) prod_k p_k^c_k is computed in whole numbers. A model for which the order of tokens does
+    not matter has C(N + K - 1, K - 1) distinct prompts, one for each c, in place of K^N.
 
-    **Arguments:** tokens: N; probabilities: (K,) of each feature, positive, with sum 1; fractions count exactly.
+    **Arguments:** tokens: N; probabilities: (K,) p_k > 0 with sum 1. Fractions are taken exactly.
+
+    **Returns:** the counts, (outcomes, K), and their probabilities, (outcomes,).
 
     **Raises:** `ValueError` naming the argument.
     """

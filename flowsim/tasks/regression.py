@@ -1,4 +1,4 @@
-"""Laws of a prompt: distributions of covariates, weights and labels."""
+"""Laws of a prompt of linear regression: distributions of covariates, weights and labels."""
 
 import functools
 from collections.abc import Iterable
@@ -39,7 +39,8 @@ def _law_of_weights(word: str) -> str:
 class LengthLaw(eqx.Module):
     """A law of the number of examples in a prompt.
 
-    **Arguments:** lengths: (m,) whole numbers of at least 1, or infinity; probabilities: (m,) of sum 1, default equal.
+    **Arguments:** lengths: (m,) whole numbers of at least 1, or infinity; probabilities: (m,) at least 0, with sum
+    1; by default all lengths are equally likely.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -62,15 +63,16 @@ class LengthLaw(eqx.Module):
             checks.refuse("probabilities", "numbers that add up to 1", f"their sum is {total:.12g}")
 
     def inverse(self, power: int) -> Float[Array, ""]:
-        """E[N^-power]."""
+        """E[N^-power], where N is the number of examples."""
         return self.probabilities @ self.lengths**-power
 
 
 class LinearRegression(eqx.Module):
-    """Linear regression prompts with a fixed covariance. The default values of the options give the training prompts.
+    """Linear regression prompts with a fixed covariance. The default values of the options give the training
+    prompts.
 
-    x_i ~ N(0, Lambda), x_query ~ N(0, Lambda_query) and w are independent, and y = <w, x> + label_noise N(0, 1) for the
-    context and the query. By default w ~ N(0, I).
+    x_i ~ N(0, Lambda), x_query ~ N(0, Lambda_query) and w are independent. The labels of the context and of the
+    query are y = <w, x> + label_noise N(0, 1). By default w ~ N(0, I).
 
     **Arguments:**
 
@@ -145,24 +147,24 @@ class LinearRegression(eqx.Module):
 
     @property
     def dimension(self) -> int:
-        """d."""
+        """The dimension d."""
         return self.covariance.shape[-1]
 
     @property
     def mean_covariance(self) -> Float[Array, "d d"]:
-        """Lambda."""
+        """The covariance Lambda, (d, d), of the context."""
         return self.covariance
 
     @property
     def weight_mean(self) -> Float[Array, " d"]:
-        """E w."""
+        """The mean E w, (d,)."""
         if self.weight is not None:
             return self.weight
         return jnp.zeros(self.dimension) if self.prior_mean is None else self.prior_mean
 
     @property
     def weight_covariance(self) -> Float[Array, "d d"]:
-        """Cov w."""
+        """The covariance of w, (d, d)."""
         identity = jnp.eye(self.dimension)
         if self.weight is not None:
             return jnp.zeros_like(identity)
@@ -172,12 +174,12 @@ class LinearRegression(eqx.Module):
 
     @property
     def weight_energy(self) -> Float[Array, "d d"]:
-        """E[w w^T]."""
+        """The second moment E[w w^T], (d, d)."""
         return self.weight_covariance + jnp.outer(self.weight_mean, self.weight_mean)
 
     @property
     def inverse_square_length(self) -> Float[Array, ""]:
-        """E 1/N^2."""
+        """E[1/N^2], where N is the number of examples."""
         return self.context_length**-2 if self.length_law is None else self.length_law.inverse(2)
 
     @property
@@ -189,7 +191,7 @@ class LinearRegression(eqx.Module):
         return tuple(name for name in _OPTIONS if getattr(self, name) is not None)
 
     def scaled(self, c: ArrayLike) -> "LinearRegression":
-        """The task with all covariates multiplied by c: covariances c^2 Lambda and c^2 Lambda_query.
+        """The task with all covariates multiplied by c: its covariances are c^2 Lambda and c^2 Lambda_query.
 
         With "inverse-covariance" weights w ~ N(0, (c^2 Lambda)^-1), so that the labels keep their law.
 
@@ -210,9 +212,10 @@ class LinearRegression(eqx.Module):
 
     @eqx.filter_jit
     def gamma(self) -> Float[Array, "d d"]:
-        """Gamma = (1 + 1/N) Lambda + (tr Lambda / N) I, so that E[Lambdahat^2] = Gamma Lambda.
+        """The matrix Gamma = (1 + 1/N) Lambda + (tr Lambda / N) I, (d, d), for which E[Lambdahat^2] = Gamma Lambda.
 
-        Lambdahat = (1/N) sum x_i x_i^T is the context's sample covariance."""
+        Lambdahat = (1/N) sum x_i x_i^T is the context's sample covariance.
+        """
         inverse_n = 1 / self.context_length
         identity = jnp.eye(self.dimension)
         return (1 + inverse_n) * self.covariance + inverse_n * jnp.trace(self.covariance) * identity
@@ -220,8 +223,8 @@ class LinearRegression(eqx.Module):
     def sample(self, key: PRNGKeyArray, dimension: ArrayLike | None = None) -> tuple[Prompt, Float[Array, ""]]:
         """Draw one prompt and the query's label.
 
-        **Arguments:** dimension: how many coordinates of the covariates are kept, default all. The others are set to
-        zero before the labels are computed. It may be traced.
+        **Arguments:** dimension: how many of the first coordinates of the covariates are used, default all. The
+        others are set to zero before the labels are computed. The number may be traced.
 
         **Raises:** `ValueError` if the context is infinite, its length is traced or there is a law of lengths.
         """
@@ -233,7 +236,7 @@ class LinearRegression(eqx.Module):
 
 
 def _known_length(context_length: Float[Array, ""] | Float[np.ndarray, ""]) -> int:
-    """N, if prompts of this length can be drawn."""
+    """N as an int, refused if it is traced or infinite, since no prompt of this length can then be drawn."""
     if not checks.is_concrete(context_length) or np.isinf(float(context_length)):
         checks.refuse("context_length", "a known finite number to sample a prompt", f"it is {context_length}")
     return int(float(context_length))
@@ -276,9 +279,12 @@ def _draw(
 
 
 def check_regression(task: object, *, but: str = "", isotropic: bool = False) -> None:
-    """Refuse what is not a `LinearRegression` of training prompts.
+    """Refuse a task that is not a `LinearRegression` with the law of training prompts.
 
-    **Arguments:** but: an option of test prompts that it may have; isotropic: whether its weights have to be isotropic.
+    **Arguments:** but: an option of `LinearRegression` that is allowed nevertheless; isotropic: whether the law of
+    the weights has to be "isotropic".
+
+    **Raises:** `ProblemError`
     """
     if not isinstance(task, LinearRegression):
         checks.refuse("task", "a LinearRegression: the exact form needs one fixed covariance", f"got {task!r:.60}")
@@ -290,11 +296,12 @@ def check_regression(task: object, *, but: str = "", isotropic: bool = False) ->
 
 
 class RandomCovarianceRegression(eqx.Module):
-    """Noiseless linear regression prompts, each with its own covariance.
+    """Noiseless linear regression prompts, each with its own random covariance Lambda_tau.
 
-    Lambda_tau is drawn from a law. Given it, x_i, x_query ~ N(0, Lambda_tau), w ~ N(0, I) and y_i = <w, x_i>.
+    Given Lambda_tau, the covariates x_i and x_query are N(0, Lambda_tau), w ~ N(0, I) and y_i = <w, x_i>.
 
-    **Arguments:** law: of Lambda_tau; context_length: N, a whole number of at least 1, or infinity for the exact limit.
+    **Arguments:** law: the law of Lambda_tau; context_length: N, a whole number of at least 1, or infinity for the
+    exact limit.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -310,23 +317,23 @@ class RandomCovarianceRegression(eqx.Module):
 
     @property
     def dimension(self) -> int:
-        """d."""
+        """The dimension d."""
         return self.law.dimension
 
     @property
     def mean_covariance(self) -> Float[Array, "d d"]:
-        """E Lambda_tau."""
+        """The mean E Lambda_tau, (d, d)."""
         return self.law.expectation(lambda Lambda: Lambda)
 
     def scaled(self, c: ArrayLike) -> "RandomCovarianceRegression":
-        """The task with all covariates multiplied by c: covariances c^2 Lambda_tau.
+        """The task with all covariates multiplied by c: its covariances are c^2 Lambda_tau.
 
         **Raises:** `ValueError` unless c > 0.
         """
         return RandomCovarianceRegression(self.law.scaled(checks.positive("c", c) ** 2), self.context_length)
 
     def sample(self, key: PRNGKeyArray, dimension: ArrayLike | None = None) -> tuple[Prompt, Float[Array, ""]]:
-        """Draw one covariance and one prompt with it, and the query's label <w, x_query>.
+        """Draw a covariance, then a prompt with this covariance and the query's label <w, x_query>.
 
         **Arguments:** dimension: as in `LinearRegression.sample`.
 
@@ -338,16 +345,19 @@ class RandomCovarianceRegression(eqx.Module):
 
 
 class SpectralRegression(eqx.Module):
-    """The prompts of `LinearRegression`, given by the spectrum of Lambda, for models with the same eigenvectors.
+    """The prompts of `LinearRegression`, given by the spectrum of Lambda, for models that share the eigenvectors of
+    Lambda.
 
-    It forms no matrix, so the dimension may be a million.
+    No matrix is formed, so the dimension may be a million.
 
     **Arguments:**
 
-    - eigenvalues: (r,) of Lambda, positive.
+    - eigenvalues: (r,) the eigenvalues of Lambda, positive.
     - context_length: as in `LinearRegression`.
-    - multiplicities: (r,) of the eigenvalues, whole numbers of at least 1, default 1.
-    - weights: as in `LinearRegression`.
+    - multiplicities: (r,) the multiplicities of the eigenvalues, whole numbers of at least 1, default 1.
+    - weights: as in `LinearRegression`, but "inverse-covariance" by default.
+
+    **Fields:** the arguments, and dimension: the sum of the multiplicities.
 
     **Raises:** `ValueError` naming the argument.
     """

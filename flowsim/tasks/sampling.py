@@ -1,4 +1,4 @@
-"""Prompts that are drawn once, and mean prediction errors on sampled prompts, with bootstrap bands."""
+"""Sampled prompts, and mean prediction errors on sampled prompts with bootstrap bands."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,9 @@ Predictor = Callable[[Prompt], Float[Array, ""]]
 
 
 def least_squares(prompt: Prompt) -> Float[Array, ""]:
-    """<w, x_query>, where w is the least-squares fit to the context of least norm."""
+    """The prediction <w, x_query> of the least-squares fit w to the context. If several w fit best, the shortest is
+    taken.
+    """
     weight, *_ = jnp.linalg.lstsq(prompt.inputs, prompt.labels)
     return prompt.query @ weight
 
@@ -25,12 +27,13 @@ def least_squares(prompt: Prompt) -> Float[Array, ""]:
 def draw_prompts(
     task: LinearRegression, tasks: int, prompts: int, *, seed: int = 0
 ) -> tuple[Prompt, Float[Array, " n"]]:
-    """Prompts of one context length, with their queries' labels: ``prompts`` for each of ``tasks`` draws of w.
+    """Draw ``prompts`` prompts for each of ``tasks`` draws of w, with the labels of their queries.
 
-    A prompt depends on the seed, its task and its number within the task alone. So larger numbers keep the prompts of
-    smaller ones.
+    A prompt depends only on the seed, the number of its task and its number within the task. So a call with larger
+    ``tasks`` or ``prompts`` draws the prompts of a call with smaller numbers again.
 
-    **Returns:** a batch of `Prompt`, with the prompts of all tasks on the first axis of its arrays, and their labels.
+    **Returns:** a batch of `Prompt`, with the prompts of all tasks on the first axis of its arrays, and the
+    queries' labels, (tasks prompts,).
 
     **Raises:** `ValueError` on numbers that are not whole or below 1, a seed of more than 64 bits, an infinite
     context and a law of lengths.
@@ -68,10 +71,13 @@ def squared_errors(
     covariances: int = 64,
     prompts: int = 64,
 ) -> Float[np.ndarray, "lengths covariances prompts"]:
-    """(yhat - y_query)^2 on sampled prompts, ``prompts`` for each of ``covariances`` draws of the covariance.
+    """(yhat - y_query)^2 on sampled prompts, ``prompts`` of them for each of ``covariances`` draws of the
+    covariance.
 
-    Prompts are drawn at the task's context length. For a smaller length their first examples are used, so the errors
-    at different lengths are paired.
+    Prompts are drawn at the task's context length. For a smaller length only their first examples are used, so the
+    errors at different lengths are paired.
+
+    **Returns:** (lengths, covariances, prompts).
 
     **Raises:** `ValueError` on a length that is not between 1 and the task's.
     """
@@ -102,13 +108,15 @@ def _errors(predict: Predictor, prompts: Prompt, labels: Float[Array, " n"], len
 def bootstrap_interval(
     errors: Float[np.ndarray, "groups prompts"], *, level: float = 0.9, trials: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """A bootstrap interval of the mean error.
+    """The lower and upper end of a bootstrap interval for the mean error.
 
-    Each trial redraws whole groups, since the prompts of a group share their covariance.
+    Each trial draws whole groups with replacement, since the prompts of a group share their covariance. Papers use
+    level 0.9 and 1000 trials.
+
+    **Arguments:** errors: (groups, prompts); level: the probability of the interval; trials: how often groups are
+    drawn.
 
     **Raises:** `ValueError` on a level that is not between 0 and 1.
-
-    Papers use level 0.9 and 1000 trials.
     """
     if not 0 < level < 1:
         checks.refuse("level", "between 0 and 1", f"it is {level}")
@@ -125,9 +133,10 @@ def error_band(
     key: PRNGKeyArray,
     covariances: int = 64,
 ) -> Float[np.ndarray, "2 lengths"]:
-    """The 90% bootstrap interval of the mean error at every length, from 64 prompts for each covariance.
+    """The 90% bootstrap interval of the mean error at every length, (2, lengths), from 64 prompts for each
+    covariance.
 
-    **Raises:** those of `squared_errors`.
+    **Raises:** as `squared_errors` does.
     """
     sampled = squared_errors(predict, task, lengths, key, covariances)
     return np.asarray([bootstrap_interval(errors) for errors in sampled]).T

@@ -1,4 +1,4 @@
-"""Laws of a random covariance Lambda_tau that is drawn for every prompt."""
+"""Laws of a random covariance Lambda_tau, of which every prompt has an independent draw."""
 
 from flowsim.tasks.covariance_laws.base import AbstractCoordinates as AbstractCoordinates
 from flowsim.tasks.covariance_laws.base import AbstractCovarianceLaw as AbstractCovarianceLaw

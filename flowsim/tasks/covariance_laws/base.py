@@ -1,4 +1,4 @@
-"""The interface of laws of a random covariance.
+"""The interface of laws of a random covariance Lambda_tau.
 
 The population loss is cubic in Lambda_tau, so it depends on a law only through moments up to order three.
 """
@@ -19,7 +19,7 @@ class AbstractCovarianceLaw(eqx.Module):
     @property
     @abc.abstractmethod
     def dimension(self) -> int:
-        """d."""
+        """The dimension d."""
 
     @abc.abstractmethod
     def sample(self, key: PRNGKeyArray) -> Matrix:
@@ -27,47 +27,62 @@ class AbstractCovarianceLaw(eqx.Module):
 
     @abc.abstractmethod
     def scaled(self, factor: ArrayLike) -> "AbstractCovarianceLaw":
-        """The law of c Lambda_tau, c > 0."""
+        """The law of c Lambda_tau for a factor c > 0."""
 
     @abc.abstractmethod
     def expectation(self, function: Callable[[Matrix], PyTree]) -> PyTree:
-        """E[f(Lambda_tau)], exact for every polynomial f of degree at most three."""
+        """E[f(Lambda_tau)] for a function f of a (d, d) matrix. It is exact for polynomials f of degree at most
+        three, except for laws that are known from samples.
+        """
 
     @abc.abstractmethod
     def operator_energy(self, context_length: Scalar) -> Scalar:
-        """E[|Gamma_tau|_op |Lambda_tau|_F^2], NaN if the law does not determine it."""
+        """E[|Gamma_tau|_op |Lambda_tau|_F^2] with Gamma_tau = (1 + 1/N) Lambda_tau + (tr Lambda_tau / N) I.
+
+        It is NaN if the law does not determine it.
+
+        **Arguments:** context_length: N.
+        """
 
     @abc.abstractmethod
     def replicates(self) -> tuple["AbstractCovarianceLaw", ...]:
-        """Independent estimates of a law that is known from samples; empty if it is known exactly."""
+        """Independent estimates of the law, if it is known from samples. The tuple is empty if the law is known
+        exactly.
+        """
 
 
 class AbstractCoordinates(eqx.Module):
-    """Independent positive random variables lambda_1, ..., lambda_m of one family, with parameters of shape (m,)."""
+    """Independent positive random variables lambda_1, ..., lambda_m from one family of laws, with parameters of
+    shape (m,).
+    """
 
     @abc.abstractmethod
     def moments(self) -> Float[Array, "3 m"]:
-        """E lambda, E lambda^2 and E lambda^3 of each variable."""
+        """E lambda, E lambda^2 and E lambda^3 of each variable, (3, m)."""
 
     @abc.abstractmethod
     def sample(self, key: PRNGKeyArray) -> Float[Array, " m"]:
-        """Draw each variable once.
+        """Draw each variable once, (m,).
 
-        **Raises:** `ValueError` if the law is only known by its moments.
+        **Raises:** `ValueError` if only moments of the law are known.
         """
 
     @abc.abstractmethod
     def scaled(self, factor: Scalar) -> "AbstractCoordinates":
-        """The law of c lambda."""
+        """The law of c lambda for a factor c > 0."""
 
     @abc.abstractmethod
     def distribution(self, x: Float[Array, " n"]) -> Float[Array, "n m"]:
-        """P(lambda <= x), NaN where unknown."""
+        """P(lambda <= x) at each x, (n,), for each variable, (n, m). It is NaN where it is not known."""
 
     @abc.abstractmethod
     def truncated_square(self, x: Float[Array, " n"]) -> Float[Array, "n m"]:
-        """E[lambda^2; lambda <= x], NaN where unknown."""
+        """E[lambda^2 1(lambda <= x)] at each x, (n,), for each variable, (n, m). It is NaN where it is not
+        known.
+        """
 
     @abc.abstractmethod
     def panels(self) -> np.ndarray:
-        """Increasing points from 0. `distribution` is smooth between them and the mass beyond them is negligible."""
+        """Increasing points from 0 between which `distribution` is smooth. The probability beyond the last is
+        negligible.
+        """

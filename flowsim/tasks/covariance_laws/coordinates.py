@@ -1,4 +1,4 @@
-"""Families of positive random variables, the diagonal entries of a random covariance."""
+"""Families of positive random variables, used as the diagonal entries of a random covariance."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,9 @@ from flowsim.tasks.covariance_laws.base import AbstractCoordinates
 
 
 class Gamma(AbstractCoordinates):
-    """Gamma laws with density proportional to x^{shape - 1} e^{-rate x}; an exponential law has shape 1.
+    """Gamma laws with density proportional to x^{shape - 1} e^{-rate x}. An exponential law has shape 1.
+
+    **Arguments:** shape, rate: (m,), or a number for all variables.
 
     **Raises:** `ValueError` on a parameter that is not positive.
     """
@@ -50,7 +52,9 @@ class Gamma(AbstractCoordinates):
 
 
 class Uniform(AbstractCoordinates):
-    """Uniform laws on [low, high], 0 <= low < high.
+    """Uniform laws on [low, high] with 0 <= low < high.
+
+    **Arguments:** low, high: (m,), or a number for all variables.
 
     **Raises:** `ValueError` on other bounds.
     """
@@ -91,6 +95,8 @@ class Uniform(AbstractCoordinates):
 class LogNormal(AbstractCoordinates):
     """Log-normal laws: log lambda ~ N(location, spread^2).
 
+    **Arguments:** location, spread: (m,), or a number for all variables.
+
     **Raises:** `ValueError` on a spread that is not positive.
     """
 
@@ -126,9 +132,9 @@ class LogNormal(AbstractCoordinates):
 
 
 class Discrete(AbstractCoordinates):
-    """Laws of k values each, one row for each coordinate. With k = 1 the values are not random.
+    """Laws of k values each. With k = 1 the values are not random.
 
-    **Arguments:** values, probabilities: (m, k); the probabilities of a row sum to one.
+    **Arguments:** values, probabilities: (m, k), one row for each variable. The probabilities of a row sum to one.
 
     **Raises:** `ValueError` on values that are not positive and on numbers that are not probabilities.
     """
@@ -170,7 +176,9 @@ class Discrete(AbstractCoordinates):
 
 
 class Moments(AbstractCoordinates):
-    """Any laws with these first three moments. They determine the flow, but samples cannot be drawn.
+    """Laws of which only the first three moments are known. They determine the flow, but samples cannot be drawn.
+
+    **Arguments:** first, second, third: E lambda, E lambda^2 and E lambda^3, (m,), or a number for all variables.
 
     **Raises:** `ValueError` on moments that are not finite or that no positive random variable has.
     """
@@ -213,7 +221,12 @@ class Moments(AbstractCoordinates):
 
 
 def _parameters(given: dict[str, ArrayLike | Iterable], positive: tuple[str, ...]) -> list[Float[Array, " m"]]:
-    """Parameters of one common length. A number is repeated for all coordinates."""
+    """The given parameters as arrays of one common length (m,). A single number is repeated.
+
+    **Arguments:** given: the parameters, by name; positive: the names of those that must be positive.
+
+    **Raises:** `ProblemError` naming the parameter.
+    """
     arrays = {name: jnp.atleast_1d(jnp.asarray(value, dtype=jnp.float64)) for name, value in given.items()}
     length = max(array.size for array in arrays.values())
     result = []
@@ -227,6 +240,8 @@ def _parameters(given: dict[str, ArrayLike | Iterable], positive: tuple[str, ...
 
 
 def _graded(ends: np.ndarray) -> np.ndarray:
-    """Panels from 0 to the largest end that double in width, the first much narrower than the smallest end."""
+    """Points 0, b 2^-c, .., b/4, b/2, b, where b is the largest end. The second point is far below the smallest
+    end.
+    """
     count = int(np.ceil(np.log2(np.max(ends) / np.min(ends)))) + 24
     return np.append(0.0, np.max(ends) * 2.0 ** np.arange(-count, 1))

@@ -1,4 +1,4 @@
-"""Diagonal covariances with independent entries, known exactly by their moments."""
+"""Diagonal covariances with independent entries, whose moments are known exactly."""
 
 from collections.abc import Callable
 
@@ -17,9 +17,9 @@ _DETERMINISTIC = 1e-13  # a variance below this fraction of the second moment is
 
 
 class DiagonalLaw(AbstractCovarianceLaw):
-    """Lambda_tau = diag(lambda_1, ..., lambda_d) with independent positive coordinates.
+    """The law of Lambda_tau = diag(lambda_1, ..., lambda_d) with independent positive lambda_i.
 
-    **Arguments:** coordinates: one or several families, whose coordinates are joined in this order.
+    **Arguments:** coordinates: one or several families of variables, which are joined in this order.
 
     **Raises:** `ValueError` if a moment up to the third is not finite or a mean is not positive.
     """
@@ -42,7 +42,7 @@ class DiagonalLaw(AbstractCovarianceLaw):
         return self.moments().shape[1]
 
     def moments(self) -> Float[Array, "3 d"]:
-        """E lambda_i, E lambda_i^2, E lambda_i^3."""
+        """E lambda_i, E lambda_i^2 and E lambda_i^3 for each i, (3, d)."""
         return jnp.concatenate([part.moments() for part in self.coordinates], axis=1)
 
     def sample(self, key: PRNGKeyArray) -> Matrix:
@@ -54,10 +54,15 @@ class DiagonalLaw(AbstractCovarianceLaw):
         return DiagonalLaw(*[part.scaled(c) for part in self.coordinates])
 
     def expectation(self, function: Callable[[Matrix], PyTree]) -> PyTree:
-        """E[f(Lambda_tau)] = f(m) + sum_i E[f(m + (lambda_i - m_i) e_i) - f(m)].
+        """E[f(Lambda_tau)], exact for polynomials f of degree at most three.
 
-        The mixed central moments of independent coordinates vanish up to order three. Each term is computed by the
-        Gauss rule of two nodes that has the first three moments of lambda_i.
+        Let m = E Lambda_tau, with diagonal entries m_i, and let E_i be the matrix with a single 1 in entry (i, i).
+        Then
+
+            E[f(Lambda_tau)] = f(m) + sum_i E[f(m + (lambda_i - m_i) E_i) - f(m)],
+
+        since the mixed central moments of independent variables vanish up to order three. Each term is computed by
+        the Gauss rule of two nodes that has the first three moments of lambda_i.
         """
         first, second, third = self.moments()
         variance = second - first**2
@@ -77,11 +82,13 @@ class DiagonalLaw(AbstractCovarianceLaw):
         )
 
     def operator_energy(self, context_length: Scalar) -> Scalar:
-        """(1 + 1/N) E[max lambda sum lambda_j^2] + (1/N) E[sum lambda sum lambda_j^2].
+        """E[|Gamma_tau|_op |Lambda_tau|_F^2], which is, with maxima and sums over all coordinates,
 
-        With m the largest of the other coordinates, the terms of the first expectation are
+            (1 + 1/N) E[max lambda sum lambda_j^2] + (1/N) E[sum lambda sum lambda_j^2].
 
-            E[lambda_j^2 max(lambda_j, m)] = E lambda_j^3 + int_0^inf P(m > x) E[lambda_j^2; lambda_j <= x] dx.
+        With m the largest coordinate other than lambda_j, the first expectation is the sum over j of
+
+            E[lambda_j^2 max(lambda_j, m)] = E lambda_j^3 + int_0^inf P(m > x) E[lambda_j^2 1(lambda_j <= x)] dx.
         """
         first, second, third = self.moments()
         edges = np.unique(np.concatenate([part.panels() for part in self.coordinates]))

@@ -21,9 +21,12 @@ class SampledLaw(AbstractCovarianceLaw):
 
     **Arguments:**
 
-    - draw: key -> (d, d), symmetric positive definite.
-    - samples: the number of draws, a multiple of 8 and at least 32. Eight disjoint groups estimate the error.
-    - seed: of the draws.
+    - draw: from a random key to a symmetric positive definite matrix, (d, d).
+    - samples: the number S of draws, a multiple of 8 and at least 32. Eight disjoint groups of draws estimate the
+      error.
+    - seed: the seed of the draws, an integer.
+
+    **Fields:** draw; matrices: (S, d, d) the draws.
 
     **Raises:** `ValueError` on another number of samples, or a draw that is not positive definite.
     """
@@ -72,7 +75,8 @@ class SampledLaw(AbstractCovarianceLaw):
 
 
 class WishartDraw(eqx.Module):
-    """Draws Lambda_tau = (1/n) sum z_i z_i^T with n independent z_i ~ N(0, mean), a scaled Wishart law.
+    """A function that draws Lambda_tau = (1/n) sum_{i <= n} z_i z_i^T with independent z_i ~ N(0, mean), a scaled
+    Wishart law.
 
     **Arguments:** mean: (d, d), symmetric positive definite; degrees: n >= d.
 
