@@ -1,4 +1,4 @@
-"""Starts of a flow."""
+"""Initial weights of the models, at which a flow starts."""
 
 from flowsim.initialization.deep import balanced_heads as balanced_heads
 from flowsim.initialization.deep import diagonal as diagonal

@@ -1,8 +1,8 @@
-"""Random starts of deep, masked and multi-head linear transformers and of softmax attention.
+"""Random initial weights of deep, masked and multi-head linear transformers and of softmax attention.
 
-A looped model takes one matrix, ``LoopedAttention(symmetric(0.1, 3, seed=0), loops=2)``. A model of k layers takes k
-matrices, ``MultiLayerAttention(symmetric(0.1, 3, seed=0, layers=3))``. Each matrix is drawn with its own key, so a
-deeper model starts with the same first matrices as a shallow one.
+A looped model takes one matrix, ``LoopedAttention(symmetric(0.1, 3, seed=0), loops=2)``. A model of k layers takes
+k matrices, ``MultiLayerAttention(symmetric(0.1, 3, seed=0, layers=3))``. Each matrix is drawn with its own key, so
+the first matrices of a deeper model equal the matrices of a shallower one.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from flowsim.models.heads import Heads, with_weights
 
 
 def gaussian(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = None) -> Float[Array, "*layers d d"]:
-    """G with independent entries scale N(0, 1).
+    """A random matrix G whose entries are independent with the law scale N(0, 1), or a stack of k of them.
 
     **Arguments:**
 
@@ -43,19 +43,25 @@ def gaussian(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = 
 
 
 def symmetric(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = None) -> Float[Array, "*layers d d"]:
-    """(G + G^T)/2 with the G of `gaussian`. **Arguments**, **Raises:** those of `gaussian`."""
+    """(G + G^T)/2 with the random matrix G of `gaussian`.
+
+    **Arguments**, **Raises:** those of `gaussian`.
+    """
     drawn = gaussian(scale, dimension, seed, layers)
     return (drawn + jnp.swapaxes(drawn, -1, -2)) / 2
 
 
 def diagonal(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = None) -> Float[Array, "*layers d d"]:
-    """The diagonal of the G of `gaussian`, zero elsewhere. **Arguments**, **Raises:** those of `gaussian`."""
+    """The random matrix G of `gaussian`, with zeros off the diagonal.
+
+    **Arguments**, **Raises:** those of `gaussian`.
+    """
     drawn = gaussian(scale, dimension, seed, layers)
     return drawn * jnp.broadcast_to(jnp.eye(dimension), drawn.shape)
 
 
 def masked(scale: ArrayLike, dimension: int, seed: Seed) -> MaskedAttention:
-    """A masked layer whose entries of b and A are independent, scale N(0, 1).
+    """A `MaskedAttention` in which the entries of b and A are independent with the law scale N(0, 1).
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -65,7 +71,7 @@ def masked(scale: ArrayLike, dimension: int, seed: Seed) -> MaskedAttention:
 
 
 def softmax(scale: ArrayLike, dimension: int, seed: Seed, layers: int = 1) -> SoftmaxAttention:
-    """Layers of softmax attention whose entries of W^PV and W^KQ are independent, scale N(0, 1).
+    """A `SoftmaxAttention` in which the entries of W^PV and W^KQ are independent with the law scale N(0, 1).
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -75,9 +81,10 @@ def softmax(scale: ArrayLike, dimension: int, seed: Seed, layers: int = 1) -> So
 
 
 def heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> MultiHeadAttention:
-    """Heads shaped as ``like`` whose entries of b and A, and of a trainable w, are independent, scale N(0, 1).
+    """A `MultiHeadAttention` in which the entries of b and A, and of a trainable w, are independent with the law
+    scale N(0, 1).
 
-    The bias, and w if it is not trainable, are those of ``like``.
+    **Arguments:** like: gives the shapes, the bias and whether w is trainable. If it is not, ``like`` also gives w.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -87,7 +94,9 @@ def heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> MultiHeadAt
 
 
 def balanced_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> MultiHeadAttention:
-    """The `heads` rescaled to |b_h| = |A_h|_F = scale, so that the conserved |b_h|^2 - |A_h|_F^2 are zero.
+    """The result of `heads`, with b and A of each head rescaled to |b_h| = |A_h|_F = scale.
+
+    The conserved quantities |b_h|^2 - |A_h|_F^2 are then zero.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -98,7 +107,10 @@ def balanced_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> Mu
 
 
 def factored_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> FactoredMultiHeadAttention:
-    """Heads whose entries of W^K, W^Q, W^V and W^P are independent, scale N(0, 1), with the guess of `heads`.
+    """A `FactoredMultiHeadAttention` in which the entries of W^K, W^Q, W^V and W^P are independent with the law
+    scale N(0, 1).
+
+    The shapes, w and the bias follow from ``like`` as in `heads`.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -109,12 +121,13 @@ def factored_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> Fa
 
 
 def linear_heads(scale: ArrayLike, like: Heads, seed: Seed, scales: Mapping[str, ArrayLike] | None = None) -> Heads:
-    """`MergedHeads`, `SeparateHeads` or `TokenHeads` whose weights have independent entries scale N(0, 1).
+    """`MergedHeads`, `SeparateHeads` or `TokenHeads` in which all entries of weights are independent with the law
+    scale N(0, 1).
 
     **Arguments:**
 
     - scale: the standard deviation of all arrays that ``scales`` does not name, positive.
-    - like: heads that give the shapes, and the guess if it is not trainable.
+    - like: heads that give the type and the shapes, the bias, and w if it is not trainable.
     - seed: an integer.
     - scales: standard deviations of single arrays, by name.
 
@@ -134,7 +147,8 @@ def linear_heads(scale: ArrayLike, like: Heads, seed: Seed, scales: Mapping[str,
 
 
 def linear_block(scale: ArrayLike, dimension: int, seed: Seed) -> LinearTransformerBlock:
-    """A linear transformer block of width d + 1 whose matrices have independent entries scale N(0, 1).
+    """A `LinearTransformerBlock` of width d + 1 in which the entries of all matrices are independent with the law
+    scale N(0, 1).
 
     **Raises:** `ValueError` naming the argument.
     """

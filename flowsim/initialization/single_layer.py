@@ -1,4 +1,4 @@
-"""Starts of one linear attention layer."""
+"""Initial weights of one `LinearAttention` layer. Weights that are not named are zero."""
 
 import functools
 from collections.abc import Iterable
@@ -13,7 +13,8 @@ from flowsim.models import LinearAttention
 
 
 def balanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
-    """u_{-1} = sigma, U11 = sigma Theta Theta^T with Theta Theta^T = M M^T / |M M^T|_F.
+    """The balanced layer with u_{-1} = sigma and U11 = sigma Theta Theta^T, where Theta Theta^T = M M^T / |M
+    M^T|_F.
 
     **Arguments:** scale: sigma > 0; theta: (d, r) M, not zero.
 
@@ -23,28 +24,48 @@ def balanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
 
 
 def balanced_indefinite(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
-    """Balanced, |U11|_F = u_{-1} = sigma, with U11 = sigma sym(M)/|sym(M)|_F, which may be indefinite; M is (d, d)."""
+    """The balanced layer with u_{-1} = sigma and U11 = sigma S/|S|_F, where S = (M + M^T)/2 may be indefinite.
+
+    **Arguments:** scale: sigma > 0; theta: (d, d) M, with S not zero.
+
+    **Raises:** `ValueError` naming the argument.
+    """
     matrix = checks.square("theta", checks.as_array("theta", theta, (None, None)))
     return _start(scale, (matrix + matrix.T) / 2, normalised=True)
 
 
 def unbalanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
-    """u_{-1} = sigma, U11 = sigma M M^T, not normalised; M is (d, r)."""
+    """The layer with u_{-1} = sigma and U11 = sigma M M^T, which is not normalised.
+
+    **Arguments:** scale: sigma > 0; theta: (d, r) M, not zero.
+
+    **Raises:** `ValueError` naming the argument.
+    """
     return _start(scale, _gram(theta), normalised=False)
 
 
 def zeros(dimension: int) -> LinearAttention:
-    """All weights zero, a saddle of the loss."""
+    """The layer whose weights are all zero, a saddle of the loss."""
     return LinearAttention(jnp.zeros((dimension, dimension)), 0.0)
 
 
 def scaled_identity(scale: ArrayLike, dimension: int) -> LinearAttention:
-    """Balanced with Theta Theta^T = I / sqrt(d)."""
+    """The balanced layer with u_{-1} = sigma and U11 = sigma I / sqrt(d).
+
+    **Arguments:** scale: sigma > 0; dimension: d.
+
+    **Raises:** `ValueError` naming the argument.
+    """
     return _start(scale, jnp.eye(dimension), normalised=True)
 
 
 def random(scale: ArrayLike, dimension: int, seed: Seed) -> LinearAttention:
-    """All weights, u12 and u21 too, with independent entries sigma N(0, 1)."""
+    """A layer in which the entries of all weights, also of u12 and u21, are independent with the law sigma N(0, 1).
+
+    **Arguments:** scale: sigma > 0; dimension: d; seed: an integer.
+
+    **Raises:** `ValueError` naming the argument.
+    """
     sigma = checks.positive("scale", scale)
     keys = jax.random.split(jax.random.key(seed), 4)
     shapes = ((dimension, dimension), (), (dimension,), (dimension,))
@@ -52,7 +73,10 @@ def random(scale: ArrayLike, dimension: int, seed: Seed) -> LinearAttention:
 
 
 def random_theta(dimension: int, rank: int, seed: Seed) -> Float[Array, "d r"]:
-    """M with independent standard normal entries.
+    """A matrix M, (d, r), of independent standard normal entries, for the argument ``theta`` of `balanced` and
+    `unbalanced`.
+
+    **Arguments:** dimension: d; rank: r; seed: an integer.
 
     **Raises:** `ValueError` unless 1 <= rank <= dimension.
     """
@@ -84,6 +108,6 @@ def _start(scale: ArrayLike, shape: Float[Array, "d d"], *, normalised: bool) ->
 def _scaled(
     sigma: Float[Array, ""], shape: Float[Array, "d d"], normalised: bool
 ) -> tuple[Float[Array, "d d"], Float[Array, ""]]:
-    """sigma times the matrix, divided by its norm if ``normalised``, and its norm."""
+    """The matrix ``shape`` times sigma, divided by its Frobenius norm if ``normalised``; and that norm."""
     size = jnp.linalg.norm(shape)
     return sigma * shape / (size if normalised else 1.0), size

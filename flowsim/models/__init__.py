@@ -1,4 +1,4 @@
-"""Models: each holds its own weights and predicts the query label of one prompt, or the label of one input."""
+"""Models that predict the label of a prompt's query, or of one input. Each holds its weights."""
 
 from flowsim.models.decoder import Decoder as Decoder
 from flowsim.models.diagonal_layers import DiagonalLayers as DiagonalLayers

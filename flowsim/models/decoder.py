@@ -38,9 +38,9 @@ class _Block(eqx.Module):
 class Decoder(eqx.Module):
     """A GPT-2-style decoder on the tokens x_1, (y_1, 0, .., 0), x_2, .., x_query, with a prediction at every x.
 
-    It has a linear read-in, learnt absolute position embeddings, pre-LayerNorm blocks, a last LayerNorm and a linear
-    read-out. A block is causal attention and a GELU MLP of four times the width. All layers have biases, and there is
-    no dropout. The first axis of the blocks' weights counts the layers.
+    It has a linear read-in, learnt absolute position embeddings, pre-LayerNorm blocks, a last LayerNorm and a
+    linear read-out. A block is causal attention followed by a GELU MLP of four times the width. All layers have
+    biases, and there is no dropout. The first axis of the blocks' weights counts the layers.
 
     Weights start as Equinox initialises them, position embeddings from N(0, 0.02^2) as in GPT-2. Training does not
     change the embeddings of positions beyond the longest training prompt.
@@ -52,9 +52,10 @@ class Decoder(eqx.Module):
     - layers: the number of blocks.
     - heads: the number of attention heads in a block.
     - longest: the largest number of examples in a prompt.
-    - key: draws the weights.
+    - key: the random key with which the weights are drawn.
 
-    **Raises:** `ValueError` naming the argument; on a prompt of another dimension, or with more examples than longest.
+    **Raises:** `ValueError` naming the argument; on a prompt of another dimension, or with more examples than
+    longest.
 
     **Source:** Garg et al. (2022): d = 20, embedding 256, 12 layers, 8 heads.
     """
@@ -83,7 +84,7 @@ class Decoder(eqx.Module):
         self.read_out = eqx.nn.Linear(embedding, 1, key=out_key)
 
     def predictions(self, prompt: Prompt) -> Float[Array, " positions"]:
-        """The predicted labels of x_1, .., x_N, x_query, (N + 1,), each from the examples before it.
+        """The predicted labels of x_1, .., x_N, x_query, (N + 1,), each computed from the examples before it.
 
         **Raises:** `ValueError` on a prompt of another dimension, or with more examples than ``longest``.
         """

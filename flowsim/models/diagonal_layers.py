@@ -1,4 +1,4 @@
-"""Layers with the eigenvectors of the prompts' covariance, given by their eigenvalues."""
+"""Layers whose matrices share the eigenvectors of the prompts' covariance, given by their eigenvalues."""
 
 from collections.abc import Iterable
 
@@ -13,11 +13,12 @@ from flowsim.tasks import SpectralRegression
 class DiagonalLayers(eqx.Module):
     """The matrices A_i of a deep linear transformer in the eigenbasis of the covariance, where they are diagonal.
 
-    A flow that starts with diagonal matrices keeps them diagonal. The weights are the eigenvalues a_ij times the square
-    roots of their multiplicities. Sums of their squares are then squared Frobenius norms, so their flow is the flow of
-    the matrices.
+    A flow that starts with diagonal matrices keeps them diagonal. The weights, ``scaled``, are the eigenvalues a_ij
+    times the square roots of their multiplicities. Sums of their squares are then squared Frobenius norms, so the
+    flow of these weights is the flow of the matrices.
 
-    **Arguments:** eigenvalues: (k, r) the a_ij of A_i, one row in a looped model; task: gives the multiplicities.
+    **Arguments:** eigenvalues: (k, r) the eigenvalues a_ij of A_i, with k = 1 in a looped model; task: gives the
+    multiplicities, (r,).
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -29,6 +30,9 @@ class DiagonalLayers(eqx.Module):
         self.scaled = values * jnp.sqrt(task.multiplicities)[None, :]
 
     def eigenvalues(self, task: SpectralRegression) -> Float[Array, "... k r"]:
-        """The eigenvalues a_ij. The models of a trajectory have a leading axis of times."""
+        """The eigenvalues a_ij, (k, r). For the models of a trajectory, an axis of times comes first.
+
+        **Arguments:** task: gives the multiplicities.
+        """
         axes = tuple(range(self.scaled.ndim - 1))
         return self.scaled / jnp.expand_dims(jnp.sqrt(task.multiplicities), axes)

@@ -1,4 +1,4 @@
-"""Heads of linear attention: keys and queries merged or separate, values of labels or of whole tokens."""
+"""Heads of linear attention. Keys and queries are merged or separate; values are labels or whole tokens."""
 
 import abc
 import dataclasses
@@ -18,12 +18,12 @@ from flowsim.tasks import Prompt
 
 
 class AbstractHeads(eqx.Module):
-    """H heads of linear attention that are added to a guess of the query's label, w^T x_q + bias.
+    """H heads of linear attention whose sum is added to a guess of the query's label, w^T x_q + bias.
 
     **Fields:**
 
     - w: (d,) the weights of the guess.
-    - bias: of the guess, never trained.
+    - bias: the constant in the guess, never trained.
     - trainable: whether a flow moves w.
     """
 
@@ -41,15 +41,19 @@ class AbstractHeads(eqx.Module):
     @property
     @abc.abstractmethod
     def rank(self) -> int:
-        """The capacity: the largest possible rank of Gamma, or for `TokenHeads` the number of heads."""
+        """The largest possible rank of the matrix Gamma of the prediction, or for `TokenHeads` the number of
+        heads.
+        """
 
     @property
     @abc.abstractmethod
     def balances(self) -> Float[Array, "H ..."]:
-        """The quantities, one or more for each head, that the flow of any loss of the prediction conserves."""
+        """Quantities that the flow of any loss of the prediction conserves, one or more for each head."""
 
     def guess(self, prompt: Prompt) -> Float[Array, ""]:
-        """w^T x_q + bias."""
+        """The guess w^T x_q + bias for a prompt. Derivatives by the bias, and by w if it is not trainable, are
+        zero.
+        """
         model = resting(self)
         return model.w @ prompt.query + model.bias
 
@@ -58,51 +62,52 @@ Heads = TypeVar("Heads", bound=AbstractHeads)
 
 
 def resting(heads: Heads) -> Heads:
-    """The same heads, with derivatives of zero for the parts of the guess that are not trained."""
+    """The same heads, in which derivatives by the bias, and by w if it is not trainable, are zero."""
     fixed = (lambda x: x) if heads.trainable else jax.lax.stop_gradient
     return eqx.tree_at(lambda m: (m.w, m.bias), heads, (fixed(heads.w), jax.lax.stop_gradient(heads.bias)))
 
 
 def with_weights(heads: Heads, weights: Mapping[str, ArrayLike]) -> Heads:
-    """The heads with some arrays replaced, by name."""
+    """The heads with the given arrays, by name, in place of their present ones."""
     names = tuple(weights)
     arrays = tuple(jnp.asarray(weights[name]) for name in names)
     return eqx.tree_at(lambda m: tuple(getattr(m, name) for name in names), heads, arrays)
 
 
 class AbstractLabelHeads(AbstractHeads):
-    """Heads whose values are the labels, yhat = beta^T Gamma x_q + w^T x_q + bias with beta = (1/N) sum y_n x_n.
+    """Heads whose values are labels, yhat = beta^T Gamma x_q + w^T x_q + bias with beta = (1/N) sum y_n x_n.
 
-    All other blocks are zero: a value matrix has one entry, for the label, and a key-query matrix one block, for the
-    covariates.
+    All other blocks of weights are zero: a value matrix has one entry, for the label, and a key-query matrix one
+    block, for the covariates.
     """
 
     @property
     @abc.abstractmethod
     def readout(self) -> Float[Array, "d d"]:
-        """The matrix Gamma of the prediction."""
+        """The matrix Gamma of the prediction, (d, d)."""
 
     @abc.abstractmethod
     def readout_along(self, left: Float[Array, "n d"], right: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """l_i^T Gamma r_i for pairs of vectors."""
+        """l_i^T Gamma r_i for each row l_i of ``left`` and the same row r_i of ``right``, (n,)."""
 
     @abc.abstractmethod
     def of_readout(self, readout: Float[Array, "d d"], w: Float[Array, " d"]) -> "AbstractLabelHeads":
-        """Balanced heads of this shape with Gamma = ``readout`` and guess w.
+        """Balanced heads of the same shape as these, with Gamma = ``readout`` and the weights w of the guess.
 
-        Singular values of ``readout`` after the first `rank` are dropped.
+        Only the `rank` largest singular values of ``readout`` are used.
         """
 
 
 class MergedHeads(AbstractLabelHeads):
-    """Heads with one key-query matrix each: yhat = sum_h v_h beta^T U_h x_q plus the guess.
+    """Heads with one key-query matrix each: yhat = sum_h v_h beta^T U_h x_q + w^T x_q + bias, beta = (1/N) sum y_n
+    x_n.
 
     **Arguments:**
 
     - v: (H,) values of the labels.
     - U: (H, d, d) key-query matrices.
     - w: (d,) the weights of the guess, default zero.
-    - bias: of the guess, default zero.
+    - bias: the constant in the guess, default zero.
     - trainable: whether a flow moves w.
 
     **Raises:** `ValueError` naming the argument.
@@ -145,7 +150,7 @@ class MergedHeads(AbstractLabelHeads):
 
     @property
     def balances(self) -> Float[Array, " H"]:
-        """v_h^2 - |U_h|_F^2."""
+        """v_h^2 - |U_h|_F^2 for each head."""
         return self.v**2 - jnp.sum(self.U**2, axis=(1, 2))
 
     def of_readout(self, readout: Float[Array, "d d"], w: Float[Array, " d"]) -> "MergedHeads":
@@ -156,7 +161,9 @@ class MergedHeads(AbstractLabelHeads):
 
 
 class SeparateHeads(AbstractLabelHeads):
-    """Heads with R keys and queries each: yhat = sum_h v_h beta^T (sum_r k_hr q_hr^T) x_q plus the guess.
+    """Heads with R keys and queries each: yhat = sum_h v_h beta^T (sum_r k_hr q_hr^T) x_q + w^T x_q + bias.
+
+    beta = (1/N) sum y_n x_n is the mean over the examples.
 
     **Arguments:**
 
@@ -200,7 +207,9 @@ class SeparateHeads(AbstractLabelHeads):
         return jnp.einsum("h,hri,hrj->ij", self.v, self.k, self.q)
 
     def readout_along(self, left: Float[Array, "n d"], right: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Computed from products of keys and queries with the vectors, so that small values keep all digits."""
+        """l_i^T Gamma r_i for each pair of rows, from products of keys and queries with the rows, so that small
+        values keep all digits.
+        """
         keys, queries = jnp.einsum("hrd,nd->nhr", self.k, left), jnp.einsum("hrd,nd->nhr", self.q, right)
         return jnp.einsum("h,nhr,nhr->n", self.v, keys, queries)
 
@@ -211,12 +220,16 @@ class SeparateHeads(AbstractLabelHeads):
 
     @property
     def balances(self) -> Float[Array, "H 2"]:
-        """v_h^2 - sum_r |k_hr|^2 and sum_r |k_hr|^2 - |q_hr|^2."""
+        """v_h^2 - sum_r |k_hr|^2 and sum_r (|k_hr|^2 - |q_hr|^2) for each head."""
         keys, queries = (jnp.sum(x**2, axis=(1, 2)) for x in (self.k, self.q))
         return jnp.stack([self.v**2 - keys, keys - queries], axis=1)
 
     def of_readout(self, readout: Float[Array, "d d"], w: Float[Array, " d"]) -> "SeparateHeads":
-        """Each head gets R pairs of singular vectors, in order. With v_h^3 = sum_r s_r the heads are balanced."""
+        """Balanced heads of the same shape as these, with Gamma = ``readout`` and the weights w of the guess.
+
+        Each head gets R pairs of singular vectors, in order of their singular values s_r. With v_h^3 = sum_r s_r
+        the heads are balanced.
+        """
         H, R, d = self.k.shape
         left, sizes, right = jnp.linalg.svd(readout)
         # The cube root would enlarge the rounding of a singular value that is zero.
@@ -230,14 +243,15 @@ class SeparateHeads(AbstractLabelHeads):
 
 
 class TokenHeads(AbstractHeads):
-    """Heads on whole tokens z = (x, y): yhat = sum_h p_h^T G Q_h x_q plus the guess, with G the mean of z z^T.
+    """Heads on whole tokens z = (x, y): yhat = sum_h p_h^T G Q_h x_q + w^T x_q + bias, where G is the mean of z
+    z^T.
 
     **Arguments:**
 
     - p: (H, d+1) last rows of the value matrices.
     - Q: (H, d+1, d) key-query matrices, without the column that multiplies the query's label 0.
     - w, bias, trainable: as in `MergedHeads`.
-    - query_token: whether G also contains the query's token (x_q, 0). The sum is divided by N in both cases.
+    - query_token: whether the sum in G also contains the query's token (x_q, 0). It is divided by N in both cases.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -279,17 +293,19 @@ class TokenHeads(AbstractHeads):
 
     @property
     def balances(self) -> Float[Array, " H"]:
-        """|p_h|^2 - |Q_h|_F^2."""
+        """|p_h|^2 - |Q_h|_F^2 for each head."""
         return jnp.sum(self.p**2, axis=1) - jnp.sum(self.Q**2, axis=(1, 2))
 
     def reduced(self) -> MultiHeadAttention:
-        """The `MultiHeadAttention` that predicts the same without the query's token. Its heads ignore the guess."""
+        """The `MultiHeadAttention` that makes the same predictions without ``query_token``. Its heads do not read
+        the guess.
+        """
         A = jnp.concatenate([self.Q, jnp.zeros_like(self.Q[:, :, :1])], axis=2)
         return MultiHeadAttention(self.p, A, self.w, self.bias, trainable=self.trainable).reduced()
 
 
 def _with_heads(name: str, x: ArrayLike | Iterable) -> Float[Array, "H rows columns"]:
-    """The matrices of at least one head. None may be empty."""
+    """The matrices of the heads as an array of three axes, none of them empty."""
     array = checks.as_array(name, x, (None, None, None))
     if 0 in array.shape:
         checks.refuse(name, "an array with H, R and d at least 1", f"its shape is {array.shape}")

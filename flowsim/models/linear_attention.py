@@ -13,7 +13,9 @@ from flowsim.tasks import Prompt
 
 
 def embed(prompt: Prompt) -> Float[Array, "rows columns"]:
-    """The embedding E of a prompt: columns (x_i, y_i), then (x_query, 0)."""
+    """The embedding E of a prompt, (d + 1, N + 1). Its columns are (x_i, y_i) for each example, then (x_query,
+    0).
+    """
     context = jnp.concatenate([prompt.inputs, prompt.labels[:, None]], axis=1)
     query = jnp.concatenate([prompt.query, jnp.zeros(1)])
     return jnp.concatenate([context, query[None, :]], axis=0).T
@@ -22,8 +24,8 @@ def embed(prompt: Prompt) -> Float[Array, "rows columns"]:
 class LinearAttention(eqx.Module):
     """Single-layer linear self-attention, predicting [E + W^PV E (E^T W^KQ E)/N]_{d+1, N+1}.
 
-    Only the last row (u12^T, u_{-1}) of W^PV and the first d columns (U11; u21^T) of W^KQ reach the
-    prediction; the other entries are zero.
+    E is the embedding of a prompt with N examples. Only the last row (u12^T, u_{-1}) of W^PV and the first d
+    columns (U11; u21^T) of W^KQ reach the prediction; the other entries are zero.
 
     **Arguments:**
 
@@ -64,14 +66,21 @@ class LinearAttention(eqx.Module):
 
     @property
     def balance(self) -> Float[Array, ""]:
-        """u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, conserved as the prediction is bilinear in the two groups."""
+        """u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, which a flow conserves, as the prediction is bilinear in
+        (u_{-1}, u12) and (U11, u21).
+        """
         added = self.u_minus1**2 + jnp.sum(self.u12**2)
         return added - jnp.sum(self.U11**2) - jnp.sum(self.u21**2)
 
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
-        """R = (I - u_{-1} Lambdahat U11; 0), given Lambdahat: the error of the prediction is (w^T, 1) R x_query.
+        """The matrix R = (I - u_{-1} Lambdahat U11; 0), with which the error w^T x_query - prediction is (w^T, 1) R
+        x_query.
 
         R is NaN unless u12 = u21 = 0, since otherwise the prediction is not linear in w and x_query.
+
+        **Arguments:** covariance: (d, d, *samples) the sample covariances Lambdahat.
+
+        **Returns:** (d + 1, d, *samples).
         """
         R = with_sample_axes(jnp.eye(self.u12.size), covariance) - product(
             covariance, with_sample_axes(self.u_minus1 * self.U11, covariance)
@@ -83,8 +92,14 @@ class LinearAttention(eqx.Module):
 class SpectralAttention(eqx.Module):
     """`LinearAttention` along a flow with u12 = u21 = 0, in coordinates that determine all its weights.
 
-    They are the diagonal of U11 in the eigenbasis of Lambda, u_{-1}, and the clock s = int u_{-1}^2 dt since the start.
-    The other entries are U_ij = U_ij(0) exp(-gamma_i lambda_i lambda_j s); see `SpectralAttentionLoss.weights`.
+    In the eigenbasis of Lambda, with eigenvalues lambda_i of Lambda and gamma_i of Gamma, the entries of U11 off
+    the diagonal are U_ij = U_ij(0) exp(-gamma_i lambda_i lambda_j s); see `SpectralAttentionLoss.weights`.
+
+    **Fields:**
+
+    - diagonal: (d,) the diagonal of U11 in the eigenbasis of Lambda.
+    - u_minus1: u_{-1}.
+    - clock: s = int u_{-1}^2 dt since the start.
     """
 
     diagonal: Float[Array, " d"]

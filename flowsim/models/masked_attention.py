@@ -1,4 +1,4 @@
-"""One layer of linear self-attention that does not attend to the query, written out."""
+"""One layer of linear self-attention in which no token attends to the query, written out."""
 
 from collections.abc import Iterable
 
@@ -14,14 +14,18 @@ from flowsim.tasks import Prompt
 def attend(
     Z: Float[Array, "rows columns"], P: Float[Array, "rows rows"], Q: Float[Array, "rows rows"]
 ) -> Float[Array, "rows columns"]:
-    """Attn(Z) = P Z M (Z^T Q Z), with the mask M = diag(1, .., 1, 0) of the query."""
+    """The masked attention Attn(Z) = P Z M (Z^T Q Z), where M = diag(1, .., 1, 0) leaves out the query.
+
+    **Arguments:** Z: (d + 1, n + 1) one token in each column, the query last; P, Q: (d + 1, d + 1).
+    """
     return P @ Z.at[:, -1].set(0.0) @ (Z.T @ Q @ Z)
 
 
 class MaskedAttention(eqx.Module):
-    """Single-layer masked linear self-attention, predicting -[Z_0 + (1/n) P Z_0 M (Z_0^T Q Z_0)]_{d+1, n+1}.
+    """Single-layer masked linear self-attention, predicting -[Z + (1/n) P Z M (Z^T Q Z)]_{d+1, n+1}.
 
-    P = [0; b^T] and Q = [A 0], since the other entries do not reach the prediction.
+    Z is the embedding of a prompt with n examples, and the mask M = diag(1, .., 1, 0) leaves out the query. P = [0;
+    b^T] and Q = [A 0], since the other entries do not reach the prediction.
 
     **Arguments:** b: (d + 1,) the last row of P; A: (d + 1, d) the first d columns of Q.
 
@@ -40,7 +44,9 @@ class MaskedAttention(eqx.Module):
 
     @property
     def balance(self) -> Float[Array, ""]:
-        """|b|^2 - |A|_F^2, conserved since the prediction only depends on products of an entry of b and one of A."""
+        """|b|^2 - |A|_F^2, which a flow conserves, since the prediction only depends on products of an entry of b
+        and one of A.
+        """
         return jnp.sum(self.b**2) - jnp.sum(self.A**2)
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:

@@ -1,4 +1,4 @@
-"""Heads of masked linear self-attention with an initial guess of the query's label."""
+"""Heads of masked linear self-attention that refine an initial guess of the query's label."""
 
 from collections.abc import Iterable
 
@@ -13,18 +13,19 @@ from flowsim.tasks import Prompt
 
 
 class MultiHeadAttention(eqx.Module):
-    """H heads of masked linear self-attention that refine a guess, y_q + sum_h b_h^T G A_h (x_q, y_q).
+    """H heads of masked linear self-attention that refine a guess y_q, predicting y_q + sum_h b_h^T G A_h (x_q,
+    y_q).
 
-    y_q = w^T x_q + bias is the guess and G = (1/C) sum (x_i, y_i) (x_i, y_i)^T. b_h is the last row of W^P_h W^V_h and
-    A_h = (W^K_h)^T W^Q_h. Nothing else of a head reaches the prediction. One head with a trainable guess is
-    also called y_q-LSA.
+    The guess for the query x_q is y_q = w^T x_q + bias, and G = (1/C) sum (x_i, y_i) (x_i, y_i)^T over the C
+    examples. b_h is the last row of W^P_h W^V_h and A_h = (W^K_h)^T W^Q_h. Nothing else of a head reaches the
+    prediction. One head with a trainable guess is also called y_q-LSA.
 
     **Arguments:**
 
     - b: (H, d+1).
     - A: (H, d+1, d+1).
     - w: (d,) the weights of the guess, default zero.
-    - bias: of the guess, default zero, never trained.
+    - bias: the constant in the guess, default zero, never trained.
     - trainable: whether a flow moves w.
 
     **Raises:** `ValueError` naming the argument.
@@ -59,21 +60,22 @@ class MultiHeadAttention(eqx.Module):
         return query[-1] + jnp.sum((model.b @ G) * (model.A @ query))
 
     def reduced(self) -> "MultiHeadAttention":
-        """The same model, with derivatives of zero for the parts of the guess that are not trained."""
+        """The same model, in which derivatives by the bias, and by w if it is not trainable, are zero."""
         fixed = (lambda x: x) if self.trainable else jax.lax.stop_gradient
         return eqx.tree_at(lambda m: (m.w, m.bias), self, (fixed(self.w), jax.lax.stop_gradient(self.bias)))
 
     @property
     def balance(self) -> Float[Array, ""]:
-        """sum_h |b_h|^2 - |A_h|_F^2, which a flow conserves."""
+        """sum_h (|b_h|^2 - |A_h|_F^2), which a flow conserves."""
         return jnp.sum(self.b**2) - jnp.sum(self.A**2)
 
 
 class FactoredMultiHeadAttention(eqx.Module):
-    """`MultiHeadAttention` with the four matrices of each head as weights, as the paper trains them.
+    """`MultiHeadAttention` in which the four matrices of each head are the weights, as the paper trains them.
 
-    The prediction is [E + sum_h (1/C) W^P_h W^V_h E W^M (E^T (W^K_h)^T W^Q_h E)]_{d+1, C+1} with the mask
-    W^M = diag(1, .., 1, 0) and the query's column (x_q, y_q) of E. Its flow differs from the flow of (b, A).
+    The prediction is [E + sum_h (1/C) W^P_h W^V_h E W^M (E^T (W^K_h)^T W^Q_h E)]_{d+1, C+1}. E is the embedding of
+    a prompt with C examples, whose last column is (x_q, y_q) with the guess y_q. The mask is W^M = diag(1, .., 1,
+    0). The flow of these weights differs from the flow of (b, A).
 
     **Arguments:** W_K, W_Q, W_V, W_P: (H, d+1, d+1); w, bias, trainable: as for `MultiHeadAttention`.
 
@@ -118,23 +120,27 @@ class FactoredMultiHeadAttention(eqx.Module):
         return (E[:, -1:] + jnp.sum(heads, axis=0) / prompt.inputs.shape[0])[-1, 0]
 
     def reduced(self) -> MultiHeadAttention:
-        """The `MultiHeadAttention` that makes the same predictions."""
+        """The `MultiHeadAttention` that makes the same predictions. Derivatives by the bias, and by w if it is not
+        trainable, are zero.
+        """
         b = jnp.einsum("hk,hkj->hj", self.W_P[:, -1], self.W_V)
         A = jnp.swapaxes(self.W_K, 1, 2) @ self.W_Q
         return MultiHeadAttention(b, A, self.w, self.bias, trainable=self.trainable).reduced()
 
     @property
     def balance(self) -> Float[Array, ""]:
-        """sum_h |W^K|^2 - |W^Q|^2 + |W^P|^2 - |W^V|^2, which a flow conserves."""
+        """sum_h (|W^K_h|^2 - |W^Q_h|^2 + |W^P_h|^2 - |W^V_h|^2) in Frobenius norms, which a flow conserves."""
         sizes = [jnp.sum(W**2) for W in (self.W_K, self.W_Q, self.W_P, self.W_V)]
         return sizes[0] - sizes[1] + sizes[2] - sizes[3]
 
 
 class LinearTransformerBlock(eqx.Module):
-    """One head and a linear two-layer perceptron, [W_2^T W_1 (E + (1/C) W^P W^V E W^M E^T (W^K)^T W^Q E)]_{-1,-1}.
+    """One head and a linear two-layer perceptron, [W_2^T W_1 (E + (1/C) W^P W^V E W^M E^T (W^K)^T W^Q E)]_{d+1,
+    C+1}.
 
-    The query's column of E is (x_q, 0). With omega the last row of W_2^T W_1 = (omega_x, .) the prediction is
-    omega_x^T x_q + omega^T W^P W^V G (W^K)^T W^Q (x_q, 0): omega_x is a trainable guess.
+    E is the embedding of a prompt with C examples, whose last column is (x_q, 0), and the mask is W^M = diag(1, ..,
+    1, 0). Let omega = (omega_x, .) be the last row of W_2^T W_1 and G = (1/C) sum (x_i, y_i) (x_i, y_i)^T. The
+    prediction is omega_x^T x_q + omega^T W^P W^V G (W^K)^T W^Q (x_q, 0), so omega_x^T x_q is a trainable guess.
 
     **Arguments:** W_1, W_2: (width, d+1); W_K, W_Q, W_V, W_P: (d+1, d+1).
 
@@ -171,22 +177,27 @@ class LinearTransformerBlock(eqx.Module):
         return (self.W_2.T @ self.W_1 @ (E + attention / prompt.inputs.shape[0]))[-1, -1]
 
     def reduced(self) -> MultiHeadAttention:
-        """One head with a trainable guess that makes the same predictions. The last column of A does not matter."""
+        """The `MultiHeadAttention` of one head and a trainable guess that makes the same predictions.
+
+        The last column of A is zero, so that the head does not read the guess.
+        """
         omega = self.W_2[:, -1] @ self.W_1
         A = (self.W_K.T @ self.W_Q).at[:, -1].set(0.0)
         return MultiHeadAttention((omega @ self.W_P @ self.W_V)[None], A[None], omega[:-1], trainable=True)
 
     @property
     def balance(self) -> Float[Array, ""]:
-        """|W^K|^2 - |W^Q|^2 + |W^P|^2 - |W^V|^2 + |W_1|^2 - |W_2|^2, which a flow conserves."""
+        """|W^K|^2 - |W^Q|^2 + |W^P|^2 - |W^V|^2 + |W_1|^2 - |W_2|^2 in Frobenius norms, which a flow conserves."""
         sizes = [jnp.sum(W**2) for W in (self.W_K, self.W_Q, self.W_P, self.W_V, self.W_1, self.W_2)]
         return sizes[0] - sizes[1] + sizes[2] - sizes[3] + sizes[4] - sizes[5]
 
 
 class GradientDescentStep(eqx.Module):
-    """One step of gradient descent on the context, (w - (eta/C) X^T (X w - y))^T x_q.
+    """The prediction after one step of gradient descent on the context, (w - (eta/C) X^T (X w - y))^T x_q.
 
-    **Arguments:** eta: the step size; w: (d,) the start.
+    X has the C covariates of the context as rows, and y their labels.
+
+    **Arguments:** eta: the step size; w: (d,) the weights before the step.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -203,7 +214,9 @@ class GradientDescentStep(eqx.Module):
         return (self.w - self.eta / y.shape[0] * (X.T @ (X @ self.w - y))) @ prompt.query
 
     def reduced(self) -> MultiHeadAttention:
-        """The head with b = (-w, 1) and A = eta [I 0; 0 0] that takes this step, and the guess w."""
+        """The `MultiHeadAttention` that takes this step: one head with b = (-w, 1), A = eta [I 0; 0 0] and the
+        guess w^T x_q.
+        """
         d = self.w.shape[0]
         A = self.eta * jnp.eye(d + 1).at[d, d].set(0.0)
         return MultiHeadAttention(jnp.append(-self.w, 1.0)[None], A[None], self.w, trainable=True)
@@ -213,7 +226,7 @@ AnyHeads = MultiHeadAttention | FactoredMultiHeadAttention | LinearTransformerBl
 
 
 def _heads(name: str, matrices: ArrayLike | Iterable) -> Float[Array, "H rows rows"]:
-    """Square matrices of at least one head, in at least one dimension."""
+    """The square matrices of H heads as an array (H, d+1, d+1), refused unless H and d are at least 1."""
     array = checks.square(name, checks.as_array(name, matrices, (None, None, None)))
     if array.shape[0] < 1 or array.shape[1] < 2:
         checks.refuse(name, "of shape (H, d+1, d+1) with H and d at least 1", f"its shape is {array.shape}")
@@ -221,5 +234,5 @@ def _heads(name: str, matrices: ArrayLike | Iterable) -> Float[Array, "H rows ro
 
 
 def with_guess(w: ArrayLike | Iterable | None, bias: ArrayLike, d: int) -> tuple[Float[Array, " d"], Float[Array, ""]]:
-    """The arrays of a guess w^T x_q + bias. Without w its weights are zero."""
+    """The weights and the bias of a guess w^T x_q + bias as arrays. If w is None, the weights are zero."""
     return checks.as_array("w", jnp.zeros(d) if w is None else w, (d,)), checks.as_array("bias", bias, ())

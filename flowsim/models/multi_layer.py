@@ -1,4 +1,4 @@
-"""Linear transformers of several layers, looped or untied, written out layer by layer."""
+"""Linear transformers of several layers, with equal or different weights, written out layer by layer."""
 
 from collections.abc import Iterable
 
@@ -14,11 +14,13 @@ from flowsim.tasks import Prompt
 
 
 class LoopedAttention(eqx.Module):
-    """One masked linear attention layer applied L times, Z <- Z - (1/n) P Z M (Z^T Q Z), predicting -[Z]_{d+1, n+1}.
+    """One masked linear attention layer applied L times, Z <- Z - (1/n) P Z M (Z^T Q Z), predicting -[Z]_{d+1,
+    n+1}.
 
-    P = [0 0; u^T 1] and Q = [A 0; 0 0]. With Sigmahat = (1/n) sum x_i x_i^T and R = (I - Sigmahat A)^L the error of the
-    prediction is w^T R x_query - u^T (I - R) x_query. If u = 0 these are L steps of gradient descent preconditioned
-    by A.
+    Z starts as the embedding of a prompt with n examples, and the mask M = diag(1, .., 1, 0) leaves out the query.
+    P = [0 0; u^T 1] and Q = [A 0; 0 0]. With Sigmahat = (1/n) sum x_i x_i^T and R = (I - Sigmahat A)^L, the error
+    w^T x_query - prediction is w^T R x_query - u^T (I - R) x_query. If u = 0, these are L steps of gradient descent
+    preconditioned by A.
 
     **Arguments:**
 
@@ -49,7 +51,12 @@ class LoopedAttention(eqx.Module):
         return -Z[-1, -1]
 
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
-        """(R; -u^T (I - R)) given the sample covariances: (w^T, 1) times it times x_query is the error."""
+        """The matrix E = (R; -u^T (I - R)), with which the error of the prediction is (w^T, 1) E x_query.
+
+        **Arguments:** covariance: (d, d, *samples) sample covariances.
+
+        **Returns:** (d + 1, d, *samples).
+        """
         # One step serves all loops. `layered_residual` would compute and differentiate one for each.
         step = product(covariance, with_sample_axes(self.A, covariance))
         R = with_sample_axes(jnp.eye(self.A.shape[0]), covariance) - step
@@ -59,20 +66,22 @@ class LoopedAttention(eqx.Module):
 
 
 class MultiLayerAttention(eqx.Module):
-    """k masked linear attention layers, Z_{i+1} = Z_i + (1/n) P_i Z_i M (Z_i^T Q_i Z_i), predicting -[Z_k]_{d+1, n+1}.
+    """k masked linear attention layers, Z_{i+1} = Z_i + (1/n) P_i Z_i M (Z_i^T Q_i Z_i), predicting -[Z_k]_{d+1,
+    n+1}.
 
-    P_i = [B_i 0; 0 1] and Q_i = [-A_i 0; 0 0], so that covariates and labels follow
+    Z_0 is the embedding of a prompt with n examples, and the mask M = diag(1, .., 1, 0) leaves out the query. P_i =
+    [B_i 0; 0 1] and Q_i = [-A_i 0; 0 0], so that covariates and labels follow
 
         X_{i+1} = X_i - (1/n) B_i X_i M X_i^T A_i X_i,     Y_{i+1} = Y_i - (1/n) Y_i M X_i^T A_i X_i.
 
-    Without B the error of the prediction is w^T (I - Sigmahat A_0) .. (I - Sigmahat A_{k-1}) x_query. A is
-    positive at the optimum; some papers write -A_i.
+    Without B the error w^T x_query - prediction is w^T (I - Sigmahat A_0) .. (I - Sigmahat A_{k-1}) x_query, where
+    Sigmahat = (1/n) sum x_i x_i^T. The A_i are positive at the optimum; some papers write -A_i.
 
     **Arguments:**
 
     - A: (k, d, d) the preconditioners.
-    - B: (k - 1, d, d) moves the covariates, or None for constant covariates. The last layer has
-      none, since it would not reach the prediction.
+    - B: (k - 1, d, d) the matrices that change the covariates, or None for constant covariates. The last layer has
+      no B, since it would not reach the prediction.
     - symmetric: whether the A_i are symmetric and stay so along a flow.
 
     **Raises:** `ValueError` naming the argument. With ``symmetric``, an A that is not symmetric is refused.
@@ -103,11 +112,17 @@ class MultiLayerAttention(eqx.Module):
         return -Z[-1, -1]
 
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
-        """(R; 0) given the sample covariances: (w^T, 1) times it times x_query is the error of the prediction."""
+        """The matrix E = (R; 0), with which the error of the prediction is (w^T, 1) E x_query; see
+        `layered_residual` for R.
+
+        **Arguments:** covariance: (d, d, *samples) sample covariances.
+
+        **Returns:** (d + 1, d, *samples).
+        """
         R = layered_residual(self._preconditioners, self.B, covariance)
         return jnp.concatenate([R, jnp.zeros_like(R[:1])])
 
     @property
     def _preconditioners(self) -> Float[Array, "k d d"]:
-        """The A_i, symmetrised with ``symmetric``, so that their derivatives are symmetric."""
+        """The A_i. With ``symmetric`` they are symmetrised, so that their derivatives are symmetric."""
         return checks.symmetric("A", self.A) if self.symmetric else self.A

@@ -1,4 +1,4 @@
-"""Deep linear transformers whose matrices are multiples of S^-1 and I."""
+"""Deep linear transformers whose matrices are multiples of S^-1 and I, where S is the covariance of the prompts."""
 
 from collections.abc import Iterable
 
@@ -12,9 +12,10 @@ from flowsim.tasks import Prompt
 
 
 class ScalarLayers(eqx.Module):
-    """`MultiLayerAttention` with A_i = a_i S^-1 and B_i = b_i I.
+    """`MultiLayerAttention` with A_i = a_i S^-1 and B_i = b_i I, where S is the covariance of the prompts.
 
-    It predicts on prompts of covariance I, where A_i = a_i I. Multiply other prompts by S^{-1/2} first.
+    Called on a prompt, it predicts with S = I, so that A_i = a_i I. Multiply the covariates of prompts of another
+    covariance S by S^{-1/2} first.
 
     **Arguments:** a: (k,) positive at the optimum; b: (k - 1,), or None for constant covariates.
 
@@ -31,7 +32,12 @@ class ScalarLayers(eqx.Module):
         self.b = None if b is None else checks.as_array("b", b, (self.a.shape[0] - 1,))
 
     def attention(self, covariance: ArrayLike | Iterable) -> MultiLayerAttention:
-        """The transformer with these scalars for prompts of covariance S, (d, d)."""
+        """The `MultiLayerAttention` with these scalars.
+
+        **Arguments:** covariance: (d, d) S.
+
+        **Raises:** `ValueError` if S is not positive definite.
+        """
         S = checks.positive_definite("covariance", covariance)
         B = None if self.b is None else self.b[:, None, None] * jnp.eye(S.shape[0])[None]
         return MultiLayerAttention(self.a[:, None, None] * _inverse(S)[None], B)
@@ -41,9 +47,10 @@ class ScalarLayers(eqx.Module):
 
 
 class ScalarLoop(eqx.Module):
-    """`LoopedAttention` with A = a S^-1 and u = 0.
+    """`LoopedAttention` with A = a S^-1 and u = 0, where S is the covariance of the prompts.
 
-    It predicts on prompts of covariance I, where A = a I. Multiply other prompts by S^{-1/2} first.
+    Called on a prompt, it predicts with S = I, so that A = a I. Multiply the covariates of prompts of another
+    covariance S by S^{-1/2} first.
 
     **Arguments:** a: scalar, positive at the optimum; loops: L.
 
@@ -58,7 +65,12 @@ class ScalarLoop(eqx.Module):
         self.loops = checks.count("loops", loops)
 
     def attention(self, covariance: ArrayLike | Iterable) -> LoopedAttention:
-        """The transformer with this scalar for prompts of covariance S, (d, d)."""
+        """The `LoopedAttention` with this scalar.
+
+        **Arguments:** covariance: (d, d) S.
+
+        **Raises:** `ValueError` if S is not positive definite.
+        """
         return LoopedAttention(self.a * _inverse(checks.positive_definite("covariance", covariance)), loops=self.loops)
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:

@@ -1,4 +1,4 @@
-"""Networks of two layers without biases."""
+"""Networks with two layers and no biases."""
 
 from collections.abc import Iterable
 
@@ -13,13 +13,13 @@ ACTIVATIONS = ("erf", "relu")
 
 
 class TwoLayerNetwork(eqx.Module):
-    """f(x) = sum_i a_i phi(w_i . x), without biases.
+    """The network f(x) = sum_i a_i phi(w_i . x), without biases.
 
     **Arguments:**
 
     - a: (units,) the second layer.
-    - W: (units, d) the first layer, a row w_i for each unit.
-    - activation: "erf", phi(z) = erf(z / sqrt 2), or "relu", phi(z) = max(z, 0).
+    - W: (units, d) the first layer, with a row w_i for each unit.
+    - activation: "erf" for phi(z) = erf(z / sqrt 2), or "relu" for phi(z) = max(z, 0).
 
     **Raises:** `ValueError` naming the argument.
     """
