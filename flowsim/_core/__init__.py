@@ -1,5 +1,3 @@
-"""Code that all other packages of flowsim use: argument checks, hosts, files, documents, ball arithmetic, shared
-types and the version.
-"""
+"""Code that all packages of flowsim use: argument checks, files, ball arithmetic, shared types, the version."""
 
 VERSION = "0.1.0"

@@ -51,10 +51,11 @@ def require_float64() -> None:
 
 @contextlib.contextmanager
 def refuse_leaks(name: str) -> Iterator[None]:
-    """Refuse a function that stores tracers of JAX. Use it as a context around calls of the function, or as a
-    decorator.
+    """Refuse a function that stores tracers of JAX: a context around calls of the function, or a decorator.
 
     **Arguments:** name: the name of the function, for the message.
+
+    **Raises:** `ProblemError`
     """
     try:
         yield
@@ -102,8 +103,9 @@ def as_array(name: str, x: ArrayLike | Iterable, shape: tuple[int | None, ...]) 
 
 
 def _on_the_host(x: ArrayLike | Iterable) -> ArrayLike | Iterable:
-    """Numbers as a float64 or complex NumPy array, which JAX accepts without compiling. JAX arrays, and values that
-    are not numbers, are returned unchanged.
+    """Numbers as a float64 or complex NumPy array, which JAX accepts without compiling.
+
+    JAX arrays, and values that are not numbers, are returned unchanged.
     """
     with contextlib.suppress(TypeError, ValueError):
         if not isinstance(x, jax.Array) and (values := np.asarray(x)).dtype.kind in "biufc":
@@ -148,16 +150,14 @@ def within_memory(name: str, count: int) -> None:
 
 
 def square(name: str, matrices: Float[Array, "..."]) -> Float[Array, "..."]:
-    """A matrix or a stack of matrices, returned unchanged, and refused unless the matrices are square and not
-    empty.
-    """
+    """The given matrix or stack of matrices, refused unless the matrices are square and not empty."""
     if matrices.shape[-2] != matrices.shape[-1] or matrices.size == 0:
         refuse(name, "a square matrix" if matrices.ndim == 2 else "square matrices", f"its shape is {matrices.shape}")
     return matrices
 
 
 def symmetric(name: str, matrices: Float[Array, "... d d"]) -> Float[Array, "... d d"]:
-    """A matrix or a stack of matrices, made exactly symmetric. Asymmetry beyond rounding is refused."""
+    """The given matrix or stack of matrices, made exactly symmetric. Asymmetry beyond rounding is refused."""
     if is_concrete(matrices):
         values = np.asarray(matrices)
         asymmetry = np.max(np.abs(values - np.swapaxes(values, -1, -2)))
@@ -175,8 +175,9 @@ def count(name: str, x: object) -> int:
 
 
 def positive_definite(name: str, x: ArrayLike | Iterable, *, semi: bool = False) -> Float[Array, "d d"]:
-    """``x`` as an exactly symmetric matrix, refused unless it is positive definite, or positive semidefinite with
-    ``semi``.
+    """``x`` as an exactly symmetric matrix, refused unless it is positive definite.
+
+    **Arguments:** semi: whether a positive semidefinite matrix is accepted, too.
 
     **Raises:** `ProblemError`, with the smallest eigenvalue if the matrix is symmetric but not definite.
     """
@@ -194,9 +195,7 @@ def positive_definite(name: str, x: ArrayLike | Iterable, *, semi: bool = False)
 
 
 def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:
-    """``x`` as a float64 scalar, refused unless it is a whole number of at least 1, or infinity for the exact
-    limit.
-    """
+    """``x`` as a float64 scalar, refused unless it is a whole number of at least 1, or infinity."""
     require_float64()
     value = jnp.asarray(_on_the_host(x), dtype=jnp.float64)
     whole = True
@@ -212,8 +211,9 @@ EARLIEST, LATEST = 1e-290, 1e290  # times; beyond them, steps and rates leave th
 
 
 def time(name: str, value: float) -> float:
-    """The time ``value``, refused unless it is from `EARLIEST` to `LATEST`. No array is made, since that would
-    start JAX's devices.
+    """``value``, refused unless it is a time from `EARLIEST` to `LATEST`.
+
+    No array is made, since that would start JAX's devices.
     """
     if not EARLIEST <= value <= LATEST:
         refuse(name, f"from {EARLIEST:g} to {LATEST:g}", f"it is {value:g}")
@@ -221,9 +221,7 @@ def time(name: str, value: float) -> float:
 
 
 def increasing_times(name: str, times: ArrayLike | Iterable) -> np.ndarray:
-    """A list of times as an array (T,), refused unless they increase strictly from `EARLIEST` or later to `LATEST`
-    or earlier.
-    """
+    """``times`` as an array (T,), refused unless they are strictly increasing and from `EARLIEST` to `LATEST`."""
     values = np.asarray(list(times) if isinstance(times, Iterator) else times, dtype=np.float64)
     if values.ndim != 1:
         refuse(name, "a list of times", f"its shape is {values.shape}")

@@ -52,9 +52,7 @@ def software() -> dict[str, str]:
 
 
 class ForeignFileError(ValueError):
-    """Raised on a file that belongs to another computation or that other software wrote. The message names the
-    file.
-    """
+    """Raised on a file of another computation or of other software. The message names the file."""
 
     def __init__(self, message: str):
         super().__init__(one_line(message))
@@ -107,8 +105,10 @@ def write_json(path: str | os.PathLike, document: Mapping[str, object]) -> None:
 
 
 def plain(value: object) -> Any:
-    """A value converted to JSON's types. Arrays and tuples become lists, enumerations their values, records and
-    mappings objects, and non-finite numbers null.
+    """A value converted to JSON's types.
+
+    Arrays and tuples become lists, enumerations their values, records and mappings objects, non-finite numbers
+    null.
     """
     if isinstance(value, enum.Enum):
         return value.value

@@ -30,8 +30,9 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of a disk w
 
 
 class DamagedFileError(ValueError):
-    """Raised on a file that was changed after it was written, or that flowsim did not write. The message names the
-    file.
+    """Raised on a file that was changed after it was written, or that flowsim did not write.
+
+    The message names the file.
     """
 
     def __init__(self, message: str):
@@ -202,8 +203,7 @@ def remove_parts_of_the_dead(folder: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def held(folder: str | os.PathLike, *, shared: bool = False) -> Iterator[bool]:
-    """A context that locks a folder for this process. The context's value is False if another process holds the
-    lock.
+    """A context that locks a folder for this process. Its value is False if another process holds the lock.
 
     The lock ends with the context, or with the process even if the process is killed. On a disk without locks the
     value is always True.
@@ -241,9 +241,7 @@ def held(folder: str | os.PathLike, *, shared: bool = False) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def folder_of(out: str | os.PathLike) -> Iterator[None]:
-    """A context in which an `OSError`, raised when a folder is written to, becomes a `ProblemError`. The error of a
-    full disk stays an `OSError`.
-    """
+    """A context in which errors of writing to a folder become a `ProblemError`, except the error of a full disk."""
     try:
         yield
     except OSError as error:

@@ -51,10 +51,10 @@ def values_as_text(function: object, code: bool = False) -> str:
 
 
 def program_as_text(function: Callable, *arguments: PyTree) -> str:
-    """The operations of the program that JAX traces from a function, with all numbers in them, as text without
-    memory addresses.
+    """The operations of the program that JAX traces from a function, with all numbers in them, as text.
 
-    It also tells apart functions that `known_by_value` knows only by their identity.
+    The text has no memory addresses. It also tells apart functions that `known_by_value` knows only by their
+    identity.
 
     **Arguments:** arguments: those with which the function is traced.
     """
@@ -160,9 +160,7 @@ def _names(code: types.CodeType) -> list[str]:
 
 
 def _numbers_of(holder: types.ModuleType | type, names: Sequence[str]) -> Hashable:
-    """The identity of a module or class, with the numbers, strings and arrays that it holds under the given
-    names.
-    """
+    """The identity of a module or class, with the numbers, strings and arrays that it holds under given names."""
     plain = int | float | complex | str | np.ndarray | np.generic | jax.Array
     found = [(name, vars(holder)[name]) for name in names if isinstance(vars(holder).get(name), plain)]
     return id(holder), *[(name, _essence(value, ())) for name, value in found]
@@ -173,9 +171,7 @@ TIMES_ASKED: contextvars.ContextVar[tuple[list[float], ...]] = contextvars.Conte
 
 @contextlib.contextmanager
 def times_asked() -> Iterator[list[float]]:
-    """A context that yields a list and appends to it every time for which `Trajectory.at` is called inside the
-    context.
-    """
+    """A context whose value is a list, which collects the times for which `Trajectory.at` is called inside it."""
     asked: list[float] = []
     token = TIMES_ASKED.set((*TIMES_ASKED.get(), asked))
     try:

@@ -1,6 +1,4 @@
-"""Statements in text-mode LaTeX, with formulas in ``$..$``: splitting them into parts, escaping, and conversion to
-plain text.
-"""
+"""Statements in text-mode LaTeX, with formulas in ``$..$``: splitting, escaping and conversion to plain text."""
 
 import functools
 import re
@@ -29,9 +27,7 @@ _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\s+|.")
 
 
 def text_and_formulas(latex: str) -> list[str]:
-    """Split text-mode LaTeX at its dollar signs. Texts and formulas alternate in the result, which begins with a
-    text.
-    """
+    """Split text-mode LaTeX at its dollar signs into a text, a formula, a text, and so on."""
     return re.split(r"(?<!\\)\$", latex)
 
 
@@ -52,16 +48,12 @@ def latex(text: str) -> str:
 
 
 def unescaped(latex: str) -> str:
-    """LaTeX without formulas as plain text. The escapes of `escaped` and LaTeX's quotation marks are replaced by
-    characters.
-    """
+    """LaTeX without formulas as plain text, with the escapes of `escaped` and LaTeX's quotation marks undone."""
     return _WRITTEN.sub(lambda found: _CHARACTERS[found[0]], latex)
 
 
 def number_in_latex(text: str) -> str:
-    """A number written by `format`, as a LaTeX formula. A single "-", which stands for a missing number, becomes a
-    dash.
-    """
+    """A number written by `format`, as a LaTeX formula. The "-" of a missing number becomes a dash."""
     mantissa, _, exponent = text.replace("inf", r"\infty").partition("e")
     if mantissa == "-":
         return "--"
@@ -86,17 +78,13 @@ def plain(text: str) -> str:
 
 
 class _Formula:
-    """Writes one LaTeX formula as plain text, reading its tokens from left to right. Unknown commands become their
-    names.
-    """
+    """Converts a LaTeX formula to plain text, token by token from the left. Unknown commands become their names."""
 
     def __init__(self, formula: str):
         self._tokens = _TOKEN.findall(formula)
 
     def text(self, end: str | None = None) -> str:
-        """Remove the tokens up to and including ``end``, or all tokens without ``end``, and return their plain
-        text.
-        """
+        """Remove the tokens up to and including ``end``, or all if it is None, and return their plain text."""
         parts: list[str] = []
         while self._tokens and self._tokens[0] != end:
             parts.append(self._atom())
@@ -104,9 +92,7 @@ class _Formula:
         return "".join(parts)
 
     def _argument(self) -> str:
-        """Remove the next group in braces, or the next token, and return its plain text. Leading spaces are
-        skipped.
-        """
+        """Remove the next group in braces, or the next token, and return its plain text. Spaces are skipped."""
         while self._tokens and self._tokens[0].isspace():
             del self._tokens[0]
         return self._atom() if self._tokens else ""
@@ -158,8 +144,7 @@ class _Formula:
 
 
 def _script(sign: str, text: str) -> str:
-    """A subscript or superscript as plain text. It gets braces unless it is one word or number, or is already in
-    brackets.
+    """A subscript or superscript as plain text, in braces unless it is one word, one number or in brackets.
 
     **Arguments:** sign: "^" or "_", which is left out before a star.
     """
@@ -172,8 +157,7 @@ def _script(sign: str, text: str) -> str:
 
 
 def _grouped(text: str, below: bool) -> str:
-    """A numerator or denominator, in brackets if a fraction needs them: around a sum, and around a product below
-    the slash.
+    """A numerator or denominator, in brackets if it is a sum, or a product below the slash.
 
     **Arguments:** below: whether the text is the denominator.
     """

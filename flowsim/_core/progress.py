@@ -16,9 +16,7 @@ class _Lines:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write the state of the bar on a new line. A text that only clears the bar or moves to another line is
-        dropped.
-        """
+        """Write the state of the bar on a new line. Text that only clears the bar or moves on is dropped."""
         shown = text.replace("\x1b[A", "").strip()
         if shown:
             self._stream.write(f"{shown}\n")

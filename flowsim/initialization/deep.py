@@ -24,7 +24,7 @@ from flowsim.models.heads import Heads, with_weights
 
 
 def gaussian(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = None) -> Float[Array, "*layers d d"]:
-    """A random matrix G whose entries are independent with the law scale N(0, 1), or a stack of k of them.
+    """A random matrix G with independent entries scale N(0, 1), or a stack of k such matrices.
 
     **Arguments:**
 
@@ -61,7 +61,7 @@ def diagonal(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = 
 
 
 def masked(scale: ArrayLike, dimension: int, seed: Seed) -> MaskedAttention:
-    """A `MaskedAttention` in which the entries of b and A are independent with the law scale N(0, 1).
+    """A `MaskedAttention` with independent entries scale N(0, 1) of b and A.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -71,7 +71,7 @@ def masked(scale: ArrayLike, dimension: int, seed: Seed) -> MaskedAttention:
 
 
 def softmax(scale: ArrayLike, dimension: int, seed: Seed, layers: int = 1) -> SoftmaxAttention:
-    """A `SoftmaxAttention` in which the entries of W^PV and W^KQ are independent with the law scale N(0, 1).
+    """A `SoftmaxAttention` with independent entries scale N(0, 1) of W^PV and W^KQ.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -81,8 +81,7 @@ def softmax(scale: ArrayLike, dimension: int, seed: Seed, layers: int = 1) -> So
 
 
 def heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> MultiHeadAttention:
-    """A `MultiHeadAttention` in which the entries of b and A, and of a trainable w, are independent with the law
-    scale N(0, 1).
+    """A `MultiHeadAttention` with independent entries scale N(0, 1) of b and A, and of w if it is trainable.
 
     **Arguments:** like: gives the shapes, the bias and whether w is trainable. If it is not, ``like`` also gives w.
 
@@ -107,8 +106,7 @@ def balanced_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> Mu
 
 
 def factored_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> FactoredMultiHeadAttention:
-    """A `FactoredMultiHeadAttention` in which the entries of W^K, W^Q, W^V and W^P are independent with the law
-    scale N(0, 1).
+    """A `FactoredMultiHeadAttention` with independent entries scale N(0, 1) of W^K, W^Q, W^V and W^P.
 
     The shapes, w and the bias follow from ``like`` as in `heads`.
 
@@ -121,8 +119,7 @@ def factored_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> Fa
 
 
 def linear_heads(scale: ArrayLike, like: Heads, seed: Seed, scales: Mapping[str, ArrayLike] | None = None) -> Heads:
-    """`MergedHeads`, `SeparateHeads` or `TokenHeads` in which all entries of weights are independent with the law
-    scale N(0, 1).
+    """`MergedHeads`, `SeparateHeads` or `TokenHeads` whose weights have independent entries scale N(0, 1).
 
     **Arguments:**
 
@@ -147,8 +144,7 @@ def linear_heads(scale: ArrayLike, like: Heads, seed: Seed, scales: Mapping[str,
 
 
 def linear_block(scale: ArrayLike, dimension: int, seed: Seed) -> LinearTransformerBlock:
-    """A `LinearTransformerBlock` of width d + 1 in which the entries of all matrices are independent with the law
-    scale N(0, 1).
+    """A `LinearTransformerBlock` of width d + 1 whose matrices have independent entries scale N(0, 1).
 
     **Raises:** `ValueError` naming the argument.
     """

@@ -1,4 +1,7 @@
-"""Initial weights of one `LinearAttention` layer. Weights that are not named are zero."""
+"""Initial weights of one `LinearAttention` layer, with u12 = u21 = 0 unless a function says otherwise.
+
+A layer is balanced if u_{-1} = |U11|_F.
+"""
 
 import functools
 from collections.abc import Iterable
@@ -13,8 +16,9 @@ from flowsim.models import LinearAttention
 
 
 def balanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
-    """The balanced layer with u_{-1} = sigma and U11 = sigma Theta Theta^T, where Theta Theta^T = M M^T / |M
-    M^T|_F.
+    """The balanced layer with a positive semidefinite U11 of a given direction.
+
+        u_{-1} = sigma,  U11 = sigma Theta Theta^T,  Theta Theta^T = M M^T / |M M^T|_F
 
     **Arguments:** scale: sigma > 0; theta: (d, r) M, not zero.
 
@@ -24,7 +28,9 @@ def balanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
 
 
 def balanced_indefinite(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
-    """The balanced layer with u_{-1} = sigma and U11 = sigma S/|S|_F, where S = (M + M^T)/2 may be indefinite.
+    """The balanced layer with a symmetric U11 of a given direction, which may be indefinite.
+
+        u_{-1} = sigma,  U11 = sigma S / |S|_F,  S = (M + M^T)/2
 
     **Arguments:** scale: sigma > 0; theta: (d, d) M, with S not zero.
 
@@ -60,7 +66,7 @@ def scaled_identity(scale: ArrayLike, dimension: int) -> LinearAttention:
 
 
 def random(scale: ArrayLike, dimension: int, seed: Seed) -> LinearAttention:
-    """A layer in which the entries of all weights, also of u12 and u21, are independent with the law sigma N(0, 1).
+    """A layer with independent entries sigma N(0, 1) of all weights, also of u12 and u21.
 
     **Arguments:** scale: sigma > 0; dimension: d; seed: an integer.
 
@@ -73,8 +79,7 @@ def random(scale: ArrayLike, dimension: int, seed: Seed) -> LinearAttention:
 
 
 def random_theta(dimension: int, rank: int, seed: Seed) -> Float[Array, "d r"]:
-    """A matrix M, (d, r), of independent standard normal entries, for the argument ``theta`` of `balanced` and
-    `unbalanced`.
+    """A matrix M, (d, r), of independent standard normal entries, for the argument ``theta`` of `balanced`.
 
     **Arguments:** dimension: d; rank: r; seed: an integer.
 

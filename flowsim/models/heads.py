@@ -41,9 +41,7 @@ class AbstractHeads(eqx.Module):
     @property
     @abc.abstractmethod
     def rank(self) -> int:
-        """The largest possible rank of the matrix Gamma of the prediction, or for `TokenHeads` the number of
-        heads.
-        """
+        """The largest possible rank of the prediction's matrix Gamma, or for `TokenHeads` the number of heads."""
 
     @property
     @abc.abstractmethod
@@ -51,9 +49,7 @@ class AbstractHeads(eqx.Module):
         """Quantities that the flow of any loss of the prediction conserves, one or more for each head."""
 
     def guess(self, prompt: Prompt) -> Float[Array, ""]:
-        """The guess w^T x_q + bias for a prompt. Derivatives by the bias, and by w if it is not trainable, are
-        zero.
-        """
+        """The guess w^T x_q + bias for a prompt, with derivatives of zero in the parts that are not trained."""
         model = resting(self)
         return model.w @ prompt.query + model.bias
 
@@ -62,20 +58,22 @@ Heads = TypeVar("Heads", bound=AbstractHeads)
 
 
 def resting(heads: Heads) -> Heads:
-    """The same heads, in which derivatives by the bias, and by w if it is not trainable, are zero."""
+    """The same heads, with derivatives of zero in the bias, and in w if it is not trainable."""
     fixed = (lambda x: x) if heads.trainable else jax.lax.stop_gradient
     return eqx.tree_at(lambda m: (m.w, m.bias), heads, (fixed(heads.w), jax.lax.stop_gradient(heads.bias)))
 
 
 def with_weights(heads: Heads, weights: Mapping[str, ArrayLike]) -> Heads:
-    """The heads with the given arrays, by name, in place of their present ones."""
+    """The heads with some of their arrays replaced by the given ones, by name."""
     names = tuple(weights)
     arrays = tuple(jnp.asarray(weights[name]) for name in names)
     return eqx.tree_at(lambda m: tuple(getattr(m, name) for name in names), heads, arrays)
 
 
 class AbstractLabelHeads(AbstractHeads):
-    """Heads whose values are labels, yhat = beta^T Gamma x_q + w^T x_q + bias with beta = (1/N) sum y_n x_n.
+    """Heads whose values are the labels of the N examples.
+
+        yhat = beta^T Gamma x_q + w^T x_q + bias,  beta = (1/N) sum y_n x_n
 
     All other blocks of weights are zero: a value matrix has one entry, for the label, and a key-query matrix one
     block, for the covariates.
@@ -99,8 +97,9 @@ class AbstractLabelHeads(AbstractHeads):
 
 
 class MergedHeads(AbstractLabelHeads):
-    """Heads with one key-query matrix each: yhat = sum_h v_h beta^T U_h x_q + w^T x_q + bias, beta = (1/N) sum y_n
-    x_n.
+    """Heads whose values are the labels of the N examples, with one key-query matrix for each head.
+
+        yhat = sum_h v_h beta^T U_h x_q + w^T x_q + bias,  beta = (1/N) sum y_n x_n
 
     **Arguments:**
 
@@ -161,9 +160,9 @@ class MergedHeads(AbstractLabelHeads):
 
 
 class SeparateHeads(AbstractLabelHeads):
-    """Heads with R keys and queries each: yhat = sum_h v_h beta^T (sum_r k_hr q_hr^T) x_q + w^T x_q + bias.
+    """Heads whose values are the labels of the N examples, with R keys and R queries for each head.
 
-    beta = (1/N) sum y_n x_n is the mean over the examples.
+        yhat = sum_h v_h beta^T (sum_r k_hr q_hr^T) x_q + w^T x_q + bias,  beta = (1/N) sum y_n x_n
 
     **Arguments:**
 
@@ -207,8 +206,10 @@ class SeparateHeads(AbstractLabelHeads):
         return jnp.einsum("h,hri,hrj->ij", self.v, self.k, self.q)
 
     def readout_along(self, left: Float[Array, "n d"], right: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """l_i^T Gamma r_i for each pair of rows, from products of keys and queries with the rows, so that small
-        values keep all digits.
+        """l_i^T Gamma r_i for each row l_i of ``left`` and the same row r_i of ``right``, (n,).
+
+        It is computed from the products of keys with l_i and of queries with r_i, so that small values keep all
+        digits.
         """
         keys, queries = jnp.einsum("hrd,nd->nhr", self.k, left), jnp.einsum("hrd,nd->nhr", self.q, right)
         return jnp.einsum("h,nhr,nhr->n", self.v, keys, queries)
@@ -243,8 +244,9 @@ class SeparateHeads(AbstractLabelHeads):
 
 
 class TokenHeads(AbstractHeads):
-    """Heads on whole tokens z = (x, y): yhat = sum_h p_h^T G Q_h x_q + w^T x_q + bias, where G is the mean of z
-    z^T.
+    """Heads whose keys and values are whole tokens z = (x, y).
+
+        yhat = sum_h p_h^T G Q_h x_q + w^T x_q + bias,  G = (1/N) sum z_n z_n^T
 
     **Arguments:**
 
@@ -297,8 +299,9 @@ class TokenHeads(AbstractHeads):
         return jnp.sum(self.p**2, axis=1) - jnp.sum(self.Q**2, axis=(1, 2))
 
     def reduced(self) -> MultiHeadAttention:
-        """The `MultiHeadAttention` that makes the same predictions without ``query_token``. Its heads do not read
-        the guess.
+        """The `MultiHeadAttention` that makes the same predictions if ``query_token`` is False.
+
+        Its heads do not read the guess.
         """
         A = jnp.concatenate([self.Q, jnp.zeros_like(self.Q[:, :, :1])], axis=2)
         return MultiHeadAttention(self.p, A, self.w, self.bias, trainable=self.trainable).reduced()

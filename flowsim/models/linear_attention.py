@@ -13,9 +13,7 @@ from flowsim.tasks import Prompt
 
 
 def embed(prompt: Prompt) -> Float[Array, "rows columns"]:
-    """The embedding E of a prompt, (d + 1, N + 1). Its columns are (x_i, y_i) for each example, then (x_query,
-    0).
-    """
+    """The embedding E of a prompt, (d + 1, N + 1): columns (x_i, y_i) for the examples, then (x_query, 0)."""
     context = jnp.concatenate([prompt.inputs, prompt.labels[:, None]], axis=1)
     query = jnp.concatenate([prompt.query, jnp.zeros(1)])
     return jnp.concatenate([context, query[None, :]], axis=0).T
@@ -66,15 +64,15 @@ class LinearAttention(eqx.Module):
 
     @property
     def balance(self) -> Float[Array, ""]:
-        """u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, which a flow conserves, as the prediction is bilinear in
-        (u_{-1}, u12) and (U11, u21).
+        """u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, which a flow conserves.
+
+        The reason is that the prediction is bilinear in (u_{-1}, u12) and (U11, u21).
         """
         added = self.u_minus1**2 + jnp.sum(self.u12**2)
         return added - jnp.sum(self.U11**2) - jnp.sum(self.u21**2)
 
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
-        """The matrix R = (I - u_{-1} Lambdahat U11; 0), with which the error w^T x_query - prediction is (w^T, 1) R
-        x_query.
+        """The matrix R with w^T x_query - prediction = (w^T, 1) R x_query, where R = (I - u_{-1} Lambdahat U11; 0).
 
         R is NaN unless u12 = u21 = 0, since otherwise the prediction is not linear in w and x_query.
 

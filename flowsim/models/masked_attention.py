@@ -44,8 +44,9 @@ class MaskedAttention(eqx.Module):
 
     @property
     def balance(self) -> Float[Array, ""]:
-        """|b|^2 - |A|_F^2, which a flow conserves, since the prediction only depends on products of an entry of b
-        and one of A.
+        """|b|^2 - |A|_F^2, which a flow conserves.
+
+        The reason is that the prediction only depends on products of an entry of b and an entry of A.
         """
         return jnp.sum(self.b**2) - jnp.sum(self.A**2)
 

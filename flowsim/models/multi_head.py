@@ -13,12 +13,14 @@ from flowsim.tasks import Prompt
 
 
 class MultiHeadAttention(eqx.Module):
-    """H heads of masked linear self-attention that refine a guess y_q, predicting y_q + sum_h b_h^T G A_h (x_q,
-    y_q).
+    """H heads of masked linear self-attention that refine a guess of the query's label.
 
-    The guess for the query x_q is y_q = w^T x_q + bias, and G = (1/C) sum (x_i, y_i) (x_i, y_i)^T over the C
-    examples. b_h is the last row of W^P_h W^V_h and A_h = (W^K_h)^T W^Q_h. Nothing else of a head reaches the
-    prediction. One head with a trainable guess is also called y_q-LSA.
+        prediction = y_q + sum_h b_h^T G A_h (x_q, y_q)
+        y_q = w^T x_q + bias,  G = (1/C) sum (x_i, y_i) (x_i, y_i)^T
+
+    Here y_q is the guess, and the sum in G runs over the C examples. b_h is the last row of W^P_h W^V_h and A_h =
+    (W^K_h)^T W^Q_h. Nothing else of a head reaches the prediction. One head with a trainable guess is also called
+    y_q-LSA.
 
     **Arguments:**
 
@@ -60,7 +62,7 @@ class MultiHeadAttention(eqx.Module):
         return query[-1] + jnp.sum((model.b @ G) * (model.A @ query))
 
     def reduced(self) -> "MultiHeadAttention":
-        """The same model, in which derivatives by the bias, and by w if it is not trainable, are zero."""
+        """The same model, with derivatives of zero in the bias, and in w if it is not trainable."""
         fixed = (lambda x: x) if self.trainable else jax.lax.stop_gradient
         return eqx.tree_at(lambda m: (m.w, m.bias), self, (fixed(self.w), jax.lax.stop_gradient(self.bias)))
 
@@ -73,9 +75,10 @@ class MultiHeadAttention(eqx.Module):
 class FactoredMultiHeadAttention(eqx.Module):
     """`MultiHeadAttention` in which the four matrices of each head are the weights, as the paper trains them.
 
-    The prediction is [E + sum_h (1/C) W^P_h W^V_h E W^M (E^T (W^K_h)^T W^Q_h E)]_{d+1, C+1}. E is the embedding of
-    a prompt with C examples, whose last column is (x_q, y_q) with the guess y_q. The mask is W^M = diag(1, .., 1,
-    0). The flow of these weights differs from the flow of (b, A).
+        prediction = [E + sum_h (1/C) W^P_h W^V_h E W^M (E^T (W^K_h)^T W^Q_h E)]_{d+1, C+1}
+
+    E is the embedding of a prompt with C examples, whose last column is (x_q, y_q) with the guess y_q. The mask is
+    W^M = diag(1, .., 1, 0). The flow of these weights differs from the flow of (b, A).
 
     **Arguments:** W_K, W_Q, W_V, W_P: (H, d+1, d+1); w, bias, trainable: as for `MultiHeadAttention`.
 
@@ -120,8 +123,9 @@ class FactoredMultiHeadAttention(eqx.Module):
         return (E[:, -1:] + jnp.sum(heads, axis=0) / prompt.inputs.shape[0])[-1, 0]
 
     def reduced(self) -> MultiHeadAttention:
-        """The `MultiHeadAttention` that makes the same predictions. Derivatives by the bias, and by w if it is not
-        trainable, are zero.
+        """The `MultiHeadAttention` that makes the same predictions.
+
+        Its derivatives are zero in the bias, and in w if it is not trainable.
         """
         b = jnp.einsum("hk,hkj->hj", self.W_P[:, -1], self.W_V)
         A = jnp.swapaxes(self.W_K, 1, 2) @ self.W_Q
@@ -135,8 +139,9 @@ class FactoredMultiHeadAttention(eqx.Module):
 
 
 class LinearTransformerBlock(eqx.Module):
-    """One head and a linear two-layer perceptron, [W_2^T W_1 (E + (1/C) W^P W^V E W^M E^T (W^K)^T W^Q E)]_{d+1,
-    C+1}.
+    """One head of masked linear self-attention, followed by a linear two-layer perceptron.
+
+        prediction = [W_2^T W_1 (E + (1/C) W^P W^V E W^M E^T (W^K)^T W^Q E)]_{d+1, C+1}
 
     E is the embedding of a prompt with C examples, whose last column is (x_q, 0), and the mask is W^M = diag(1, ..,
     1, 0). Let omega = (omega_x, .) be the last row of W_2^T W_1 and G = (1/C) sum (x_i, y_i) (x_i, y_i)^T. The
@@ -214,8 +219,9 @@ class GradientDescentStep(eqx.Module):
         return (self.w - self.eta / y.shape[0] * (X.T @ (X @ self.w - y))) @ prompt.query
 
     def reduced(self) -> MultiHeadAttention:
-        """The `MultiHeadAttention` that takes this step: one head with b = (-w, 1), A = eta [I 0; 0 0] and the
-        guess w^T x_q.
+        """The `MultiHeadAttention` that takes this step.
+
+        It has the guess w^T x_q and one head with b = (-w, 1) and A = eta [I 0; 0 0].
         """
         d = self.w.shape[0]
         A = self.eta * jnp.eye(d + 1).at[d, d].set(0.0)

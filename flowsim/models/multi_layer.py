@@ -14,8 +14,9 @@ from flowsim.tasks import Prompt
 
 
 class LoopedAttention(eqx.Module):
-    """One masked linear attention layer applied L times, Z <- Z - (1/n) P Z M (Z^T Q Z), predicting -[Z]_{d+1,
-    n+1}.
+    """One masked linear attention layer that is applied L times.
+
+        Z <- Z - (1/n) P Z M (Z^T Q Z),  prediction = -[Z]_{d+1, n+1} after the last step
 
     Z starts as the embedding of a prompt with n examples, and the mask M = diag(1, .., 1, 0) leaves out the query.
     P = [0 0; u^T 1] and Q = [A 0; 0 0]. With Sigmahat = (1/n) sum x_i x_i^T and R = (I - Sigmahat A)^L, the error
@@ -51,7 +52,9 @@ class LoopedAttention(eqx.Module):
         return -Z[-1, -1]
 
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
-        """The matrix E = (R; -u^T (I - R)), with which the error of the prediction is (w^T, 1) E x_query.
+        """The matrix E with w^T x_query - prediction = (w^T, 1) E x_query, where E = (R; -u^T (I - R)).
+
+        R = (I - Sigmahat A)^L for the sample covariance Sigmahat.
 
         **Arguments:** covariance: (d, d, *samples) sample covariances.
 
@@ -66,8 +69,9 @@ class LoopedAttention(eqx.Module):
 
 
 class MultiLayerAttention(eqx.Module):
-    """k masked linear attention layers, Z_{i+1} = Z_i + (1/n) P_i Z_i M (Z_i^T Q_i Z_i), predicting -[Z_k]_{d+1,
-    n+1}.
+    """k masked linear attention layers, each with its own weights.
+
+        Z_{i+1} = Z_i + (1/n) P_i Z_i M (Z_i^T Q_i Z_i),  prediction = -[Z_k]_{d+1, n+1}
 
     Z_0 is the embedding of a prompt with n examples, and the mask M = diag(1, .., 1, 0) leaves out the query. P_i =
     [B_i 0; 0 1] and Q_i = [-A_i 0; 0 0], so that covariates and labels follow
@@ -112,8 +116,9 @@ class MultiLayerAttention(eqx.Module):
         return -Z[-1, -1]
 
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
-        """The matrix E = (R; 0), with which the error of the prediction is (w^T, 1) E x_query; see
-        `layered_residual` for R.
+        """The matrix E with w^T x_query - prediction = (w^T, 1) E x_query.
+
+        E = (R; 0) with the R of `layered_residual`.
 
         **Arguments:** covariance: (d, d, *samples) sample covariances.
 

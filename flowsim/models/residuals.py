@@ -10,23 +10,21 @@ from jaxtyping import Array, Float
 def product(left: Float[Array, "i k ..."], right: Float[Array, "k j ..."]) -> Float[Array, "i j ..."]:
     """The products of matrices (i, k, *samples) and (k, j, *samples), one for each sample.
 
-    Products of entries are multiplied and added up, since XLA's batched product of 5 x 5 matrices takes several
+    They are computed as elementwise products and a sum, since XLA's batched product of 5 x 5 matrices takes several
     times as long on a CPU.
     """
     return jnp.sum(left[:, :, None] * right[None], axis=1)
 
 
 def with_sample_axes(matrix: Float[Array, "i j"], samples: Float[Array, "..."]) -> Float[Array, "i j ..."]:
-    """The matrix with axes of length 1 appended, so that it broadcasts with ``samples``, one matrix (i, j) for each
-    sample.
-    """
+    """The matrix with axes of length 1 appended, so that it broadcasts with ``samples``, (i, j, *samples)."""
     return matrix.reshape(matrix.shape + (1,) * (samples.ndim - 2))
 
 
 def layered_residual(
     A: Float[Array, "k d d"], B: Float[Array, "rest d d"] | None, covariance: Float[Array, "d d ..."]
 ) -> Float[Array, "d d ..."]:
-    """R with w^T x_query - prediction = w^T R x_query, after k layers of masked linear attention.
+    """The matrix R with w^T x_query - prediction = w^T R x_query after k layers of masked linear attention.
 
     After i layers the covariates are G_i x and the labels w^T H_i x. With G_0 = H_0 = I and T_i = G_i^T A_i G_i
 

@@ -13,15 +13,16 @@ from flowsim.tasks import Prompt
 
 
 class SoftmaxAttention(eqx.Module):
-    """k layers of softmax self-attention, E <- E + W^PV E softmax(E^T W^KQ E / rho), predicting [E]_{d+1, N+1}
-    after the last.
+    """k layers of softmax self-attention.
+
+        E <- E + W^PV E softmax(E^T W^KQ E / rho),  prediction = [E]_{d+1, N+1} after the last layer
 
     E starts as the embedding of a prompt with N examples, (d+1, N+1). The softmax acts on columns: column j holds
     the attention of token j and adds up to one. Nothing is masked. The query attends to itself too, with a label of
     0, so uniform attention gives the examples a total weight of N/(N + 1). In all layers but the last the examples
     attend to the query.
 
-    For small scores z, softmax(z) is about (1 + z - mean z)/(N + 1). For small W^KQ the attention is therefore the
+    As z -> 0, softmax(z) = (1 + z - mean z)/(N + 1) to first order. For small W^KQ the attention is therefore the
     mean of the values plus linear attention on centred tokens.
 
     **Arguments:**

@@ -1,6 +1,4 @@
-"""Exact expectations of polynomials in Gaussian vectors and sample covariances, and of products of two erf or relu
-units.
-"""
+"""Exact expectations of polynomials in Gaussian vectors and sample covariances, and of products of two units."""
 
 from flowsim.moments.cubature import Cubature as Cubature
 from flowsim.moments.cubature import cubature_size as cubature_size

@@ -138,8 +138,7 @@ def _between(U: Units, V: Others) -> _Angle:
 
 @jax.custom_jvp
 def _bend(U: Units, V: Others) -> Pairs:
-    """|u| |v| (sin theta - theta cos theta)/(2 pi) for each row u of U and v of V, where theta is the angle between
-    them.
+    """|u| |v| (sin theta - theta cos theta)/(2 pi) for each row u of U and v of V, at an angle theta to each other.
 
     It is of the third order in theta. Its derivative in u, (|v| sin theta u/|u| - theta v)/(2 pi), is given by
     hand, since the chain rule would bring in the factor 1/theta.

@@ -1,5 +1,6 @@
-"""A cubature for the law of W = (1/n) sum_{a <= n} z_a z_a^T, z_a ~ N(0, I_d): weights w_p and matrices T_p such
-that E g(W) = sum_p w_p g(T_p T_p^T) for polynomials g.
+"""A cubature for the law of the Wishart matrix W = (1/n) sum_{a <= n} z_a z_a^T with z_a ~ N(0, I_d).
+
+It has weights w_p and matrices T_p such that E g(W) = sum_p w_p g(T_p T_p^T) for polynomials g.
 
 By Bartlett's decomposition n W = L L^T for a lower triangular L, (d, min(n, d)), with independent entries. Entries
 below the diagonal are normal, and those on it are chi with n, n - 1, .. degrees of freedom. The signs of the
@@ -94,8 +95,9 @@ def chi_square_rule(freedom: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _normal(degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes and weights of Gauss's rule for N(0, 1), exact to twice the given degree, since W is quadratic in
-    the normal entries.
+    """The nodes and weights of Gauss's rule for N(0, 1), exact to twice the given degree.
+
+    The degree in the normal entries is twice the degree in W.
     """
     return _gauss(Recurrence(Decimal(1), [Decimal(0)] * (degree + 1), [Decimal(k) for k in range(1, degree + 1)]))
 

@@ -1,6 +1,4 @@
-"""Sums of many exponential decays, sum_i w_i a_i^k exp(-2 a_i s), exact or compressed to a bounded number of
-terms.
-"""
+"""Sums of many decays, sum_i w_i a_i^k exp(-2 a_i s), exact or compressed to a bounded number of terms."""
 
 from collections.abc import Iterable
 

@@ -1,6 +1,4 @@
-"""One-pass stochastic gradient descent on a loss that is quadratic in its weights, with exact moments of the
-iterates.
-"""
+"""One-pass stochastic gradient descent on a loss that is quadratic in its weights: exact moments of iterates."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -174,8 +172,7 @@ def _moments(sgd: OnePassSGD, start: Matrix, sizes: Float[Array, " K"], share: S
 
 
 def _of_contexts(H: Matrix, Sigma: Matrix, noise: Scalar, q: Scalar) -> tuple[Matrix, Fourth, Matrix]:
-    """The matrices E v v^T and I - Gamma* H, and the moments E v v v v, of v = (z - H w, w) with z = (1/N) sum_i
-    y_i x_i.
+    """Second and fourth moments of v = (z - H w, w) with z = (1/N) sum_i y_i x_i, and the matrix I - Gamma* H.
 
     Given w let u = (H w, w), s = w^T H w + noise, K = diag(H, 0) and q = 1/N. Let m be how many of the four indices
     are in the first half of v. The cumulants of y x give

@@ -41,9 +41,7 @@ class TracePolynomial:
 
     @functools.cached_property
     def _form(self) -> tuple[TraceForm, np.ndarray]:
-        """The products of traces as a `TraceForm`, and the powers of 1/n and of d that multiply each of them, (2,
-        terms).
-        """
+        """The products of traces as a `TraceForm`, and the powers of 1/n and of d in each term, (2, terms)."""
         keys = list(self.terms)
         words = [tuple(word for word in monomial if word) for _, monomial in keys]
         degrees = np.asarray([float(power) for power, _ in keys])
@@ -54,8 +52,9 @@ class TracePolynomial:
             return TraceForm(words, coefficients, self.letters), np.stack([degrees, sizes])
 
     def __call__(self, length: ArrayLike, **matrices: ArrayLike | Iterable) -> Float[Array, ""]:
-        """The value of the polynomial at a context length n >= 1, or infinity, and at (d, d) matrices given by
-        their letters.
+        """The value of the polynomial.
+
+        **Arguments:** length: the context length n >= 1, or infinity; matrices: (d, d), by letter.
 
         **Raises:** `ValueError` naming a letter that is missing, unknown or of another shape, or a length below 1.
         """

@@ -35,8 +35,9 @@ class Quadrature(NamedTuple):
 
 
 class Recurrence(NamedTuple):
-    """The recurrence p_{k+1}(y) = (y - alpha_k) p_k(y) - beta_k p_{k-1}(y) of the monic orthogonal polynomials of a
-    measure.
+    """The recurrence of the monic orthogonal polynomials p_k of a measure.
+
+        p_{k+1}(y) = (y - alpha_k) p_k(y) - beta_k p_{k-1}(y)
 
     **Fields:**
 
@@ -196,8 +197,9 @@ def zeros(recurrence: Recurrence, digits: int) -> list[Decimal]:
 
 
 def squares(recurrence: Recurrence, y: Decimal) -> list[Decimal]:
-    """p_k(y)^2 for k = 0, .., m-1, where the p_k are orthonormal under the measure scaled to mass 1 and m is the
-    number of shifts.
+    """p_k(y)^2 for k = 0, .., m-1, where m is the number of shifts.
+
+    Here the p_k are normalised to be orthonormal under the measure scaled to mass 1.
     """
     before, here, norm = Decimal(0), Decimal(1), Decimal(1)
     values = [Decimal(1)]

@@ -95,8 +95,9 @@ class TraceForm(eqx.Module):
         ]
 
     def _products(self, names, values, multiply, transpose) -> Float[Array, "..."]:
-        """The products of the letters in each name, stacked. Each is computed from the product that is one letter
-        shorter.
+        """The products of the letters in each name, stacked.
+
+        Each is computed from the product that is one letter shorter.
         """
         first = next(iter(values.values()))
         identity = jnp.ones_like(first) if first.ndim == 1 else jnp.eye(first.shape[0])

@@ -81,9 +81,7 @@ class _Recursion:
         return self._units[word]
 
     def expectation(self, traces: tuple[Trace, ...]) -> dict[int, int]:
-        """The expectation of a product of sorted traces that contain W, as the coefficient of each encoded
-        monomial.
-        """
+        """The expectation of a product of sorted traces with W: the coefficient of each encoded monomial."""
         if (known := self._known.get(traces)) is not None:
             return known
         follow: dict[tuple[Trace, ...], dict[int, int]] = collections.defaultdict(lambda: collections.defaultdict(int))
@@ -150,9 +148,7 @@ def transposed(word: str, symmetric: Iterable[str]) -> str:
 
 
 def canonical(word: str, symmetric: Iterable[str]) -> str:
-    """The alphabetically first of all words with the same trace, which are the rotations of a word and their
-    transposes.
-    """
+    """The alphabetically first of the words with the same trace: the rotations of a word and their transposes."""
     turns = (word, transposed(word, symmetric))
     return min((turn[i:] + turn[:i] for turn in turns for i in range(len(turn))), default="")
 

@@ -68,8 +68,7 @@ class LengthLaw(eqx.Module):
 
 
 class LinearRegression(eqx.Module):
-    """Linear regression prompts with a fixed covariance. The default values of the options give the training
-    prompts.
+    """Linear regression prompts with a fixed covariance. With the default options they are the training prompts.
 
     x_i ~ N(0, Lambda), x_query ~ N(0, Lambda_query) and w are independent. The labels of the context and of the
     query are y = <w, x> + label_noise N(0, 1). By default w ~ N(0, I).
@@ -345,8 +344,7 @@ class RandomCovarianceRegression(eqx.Module):
 
 
 class SpectralRegression(eqx.Module):
-    """The prompts of `LinearRegression`, given by the spectrum of Lambda, for models that share the eigenvectors of
-    Lambda.
+    """The prompts of `LinearRegression`, given by the spectrum of Lambda, for models that share its eigenvectors.
 
     No matrix is formed, so the dimension may be a million.
 

@@ -17,8 +17,9 @@ Predictor = Callable[[Prompt], Float[Array, ""]]
 
 
 def least_squares(prompt: Prompt) -> Float[Array, ""]:
-    """The prediction <w, x_query> of the least-squares fit w to the context. If several w fit best, the shortest is
-    taken.
+    """The prediction <w, x_query> of the least-squares fit w to the context.
+
+    If several w fit best, the shortest is taken.
     """
     weight, *_ = jnp.linalg.lstsq(prompt.inputs, prompt.labels)
     return prompt.query @ weight
@@ -71,11 +72,10 @@ def squared_errors(
     covariances: int = 64,
     prompts: int = 64,
 ) -> Float[np.ndarray, "lengths covariances prompts"]:
-    """(yhat - y_query)^2 on sampled prompts, ``prompts`` of them for each of ``covariances`` draws of the
-    covariance.
+    """The squared errors (yhat - y_query)^2 of a predictor on sampled prompts.
 
-    Prompts are drawn at the task's context length. For a smaller length only their first examples are used, so the
-    errors at different lengths are paired.
+    For each of ``covariances`` draws of the covariance, ``prompts`` prompts are drawn at the task's context length.
+    For a smaller length only their first examples are used, so the errors at different lengths are paired.
 
     **Returns:** (lengths, covariances, prompts).
 
@@ -133,8 +133,9 @@ def error_band(
     key: PRNGKeyArray,
     covariances: int = 64,
 ) -> Float[np.ndarray, "2 lengths"]:
-    """The 90% bootstrap interval of the mean error at every length, (2, lengths), from 64 prompts for each
-    covariance.
+    """The 90% bootstrap interval of the mean squared error at every length, from 64 prompts for each covariance.
+
+    **Returns:** (2, lengths), the lower and the upper ends.
 
     **Raises:** as `squared_errors` does.
     """

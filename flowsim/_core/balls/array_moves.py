@@ -1,5 +1,4 @@
-"""JAX's operations written in NumPy: those that only move entries, for arrays of any type, and those on whole
-numbers and truth values.
+"""JAX's operations written in NumPy: operations that only move entries, and operations on integers and booleans.
 
 JAX itself is not used, because it would compile each operation that runs outside a program, and has no arrays of
 balls.

@@ -1,5 +1,4 @@
-"""Tighter enclosures of smooth functions by the mean value form, which uses the value at the midpoint and the
-slopes.
+"""Tighter enclosures of smooth functions, by the mean value form f(m) + f'(B) (B - m) on a ball B with midpoint m.
 
 Plain ball arithmetic gives 1 - cos x near x = 0 an error of the size of x; the mean value form gives x^2.
 """
@@ -62,9 +61,7 @@ def _has_only(traced: Traced, allowed: Callable[[JaxprEqn, list[Names]], bool]) 
 
 
 def _moves_on(eqn: JaxprEqn, inputs: list[Names]) -> bool:
-    """Whether an operation selects by a condition that depends on no argument, or converts numbers to a type of
-    floats.
-    """
+    """Whether an operation selects by a condition that depends on no argument, or converts numbers to floats."""
     name = eqn.primitive.name
     if name == "select_n":
         return not inputs[0]
@@ -81,8 +78,9 @@ def middles(values: PyTree) -> PyTree:
 
 
 def nearer(values: Balls, at_middles: Balls, arguments: Balls, middles: Balls, slopes: Balls) -> Balls:
-    """Tighten enclosures of a function f on balls B by intersecting them with the mean value form f(m) + f'(B) (B -
-    m).
+    """Tighten enclosures of a function f by the mean value form.
+
+    The values on balls B with midpoints m are intersected with f(m) + f'(B) (B - m).
 
     **Arguments:**
 
@@ -98,9 +96,7 @@ def nearer(values: Balls, at_middles: Balls, arguments: Balls, middles: Balls, s
 
 
 def common(ball: flint.arb, other: flint.arb) -> flint.arb:
-    """The intersection of two balls that contain the same number. If rounding made them disjoint, the second ball
-    is returned.
-    """
+    """The intersection of two balls that contain the same number; the second if rounding made them disjoint."""
     if not other.is_finite():
         return ball
     return ball.intersection(other) if ball.is_finite() and ball.overlaps(other) else other

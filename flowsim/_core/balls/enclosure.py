@@ -175,9 +175,7 @@ def equations(jaxpr: Jaxpr, repeats: int = 1) -> Iterator[tuple[JaxprEqn, int]]:
 
 
 def operations(eqn: JaxprEqn) -> int:
-    """How many operations on numbers one operation on arrays takes. A multiplication with addition counts as
-    one.
-    """
+    """How many operations on numbers one operation on arrays takes. A product inside a sum counts as one."""
     numbers = [var for var in eqn.outvars if getattr(var.aval, "dtype", None) == jnp.float64]
     size = sum(math.prod(_shape(var)) for var in numbers)
     if eqn.primitive.name == "dot_general":

@@ -1,5 +1,4 @@
-"""Enclosures in float64: a midpoint and a radius for each number. The radius includes the rounding of every
-operation.
+"""Enclosures in float64: a midpoint and a radius for each number, with all rounding errors in the radius.
 
 They are less precise than the balls of `enclosure`, but their matrices are multiplied hundreds of times faster. The
 rounding error of a sum of n products, in any order, is at most n u/(1 - n u) times the sum of the products'

@@ -87,8 +87,9 @@ def _lower_root(matrix: Balls) -> tuple[np.ndarray]:
 
 
 def triangular_solve(params: Params, matrices: Balls, right: Balls) -> Balls:
-    """The solution X of op(A) X = B, or of X op(A) = B without ``left_side``. A is triangular, and op(A) is A or
-    A^T.
+    """The solution X of op(A) X = B, or of X op(A) = B without ``left_side``, for a triangular A.
+
+    Here op(A) is A or A^T.
     """
 
     def one(matrix: Balls, right: Balls) -> tuple[np.ndarray]:
@@ -107,9 +108,7 @@ def triangular_solve(params: Params, matrices: Balls, right: Balls) -> Balls:
 
 
 def eigh(params: Params, matrices: Balls) -> list[np.ndarray]:
-    """Approximate eigenvectors of the midpoints as columns, and enclosures of the eigenvalues in ascending
-    order.
-    """
+    """Approximate eigenvectors of the midpoints as columns, and enclosures of the ascending eigenvalues."""
     return _each_matrix(_remembered)(matrices)
 
 
@@ -126,7 +125,7 @@ def _remembered(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _diagonalized(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
-    """Approximate eigenvectors of the midpoints as columns, and enclosures of the eigenvalues in ascending order.
+    """Approximate eigenvectors of the midpoints as columns, and enclosures of the ascending eigenvalues.
 
     Jacobi's rotations start from the eigenvectors in float64 and end when only rounding is left off the diagonal.
     """
@@ -162,8 +161,7 @@ def _diagonalized(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _off(matrix: Balls, vectors: Balls, values: Balls) -> flint.arb:
-    """An upper bound on the distance between the eigenvalues of A and approximate ones, lambda, with approximate
-    eigenvectors V.
+    """An upper bound on the error of approximate eigenvalues lambda of a matrix A with approximate eigenvectors V.
 
         |V^T A V - diag(lambda)| + |V^T V - I| |A|,  in Frobenius norms
 

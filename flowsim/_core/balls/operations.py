@@ -54,8 +54,7 @@ def as_balls(value: Value) -> Balls:
 
 
 def _each(function: Callable, arguments: int) -> Callable:
-    """An operation on arrays, with JAX's parameters as first argument, that applies a function of balls to each
-    entry.
+    """An operation on arrays, called with JAX's parameters first, that applies a function to each ball.
 
     **Arguments:** arguments: the number of arrays.
     """
@@ -82,8 +81,9 @@ def _comparison(certainly: Callable, certainly_not: Callable) -> Callable:
 
 
 def _truths(found: ArrayLike | None) -> Value:
-    """Truth values as booleans. If one of them is None, that is, undecided, all become balls: 0, 1, or the ball [0,
-    1].
+    """Truth values as booleans, or as balls if one of them is None.
+
+    None means undecided and becomes the ball [0, 1]; then True and False become the exact balls 1 and 0.
     """
     found = np.asarray(found, dtype=object)
     if all(one is not None for one in np.ravel(found)):
@@ -93,9 +93,7 @@ def _truths(found: ArrayLike | None) -> Value:
 
 
 def asked_of_each(question: Callable[[flint.arb], bool | None], x: Balls) -> Value:
-    """The truth values of a predicate on each ball. The predicate returns None for a ball that does not decide
-    it.
-    """
+    """The truth values of a predicate on each ball. The predicate returns None if the ball leaves it undecided."""
     return _truths(np.frompyfunc(question, 1, 1)(x))
 
 
@@ -108,8 +106,7 @@ def is_unknown(ball: flint.arb) -> bool:
 
 
 def selection(which: Value, *cases: Value) -> Value:
-    """JAX's select_n for a condition that is a ball within [0, 1]. An undecided condition gives the hull of both
-    cases.
+    """JAX's select_n for a condition that may be a ball. If it is undecided, the hull of both cases is returned.
 
     **Raises:** `UndecidedError` if the cases are neither float64 numbers nor booleans.
     """
@@ -134,9 +131,7 @@ def _sign(x: flint.arb) -> flint.arb:
 
 
 def power(x: flint.arb, exponent: int) -> flint.arb:
-    """x^exponent for a whole exponent, by multiplication. flint's own power is NaN for some balls that contain
-    zero.
-    """
+    """x^exponent for a whole exponent, by multiplication. flint's power is NaN for some balls that contain zero."""
     if exponent < 0:
         return 1 / power(x, -exponent)
     if exponent % 2 == 0:

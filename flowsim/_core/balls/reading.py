@@ -1,6 +1,4 @@
-"""Dependences in programs that JAX traced: which arguments each operation depends on, and whether the rows of an
-array depend on one another.
-"""
+"""Analysis of programs that JAX traced: which arguments an operation depends on, and which rows of an array."""
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
@@ -143,15 +141,17 @@ def operations_in_loops(jaxpr: Jaxpr, turns: int, inside: bool = False) -> Itera
 
 
 def pairs_the_same(params: Params) -> bool:
-    """Whether a dot_general of an array with itself multiplies each entry by itself. tr(R R^T) does so, tr(R R)
-    does not.
+    """Whether a dot_general of an array with itself multiplies each entry by itself.
+
+    The trace tr(R R^T) does so, tr(R R) does not.
     """
     return all(tuple(first) == tuple(second) for first, second in params["dimension_numbers"])
 
 
 def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, list[Names]]]) -> list[Names]:
-    """The names that the outputs of a program depend on. Every operation is appended to ``found`` with the names of
-    its inputs.
+    """The names of the arguments that the outputs of a program depend on.
+
+    Every operation is appended to ``found`` with the names that each of its inputs depends on.
 
     **Arguments:** given: the names that each argument of the program depends on.
     """
@@ -180,7 +180,7 @@ def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, li
 
 
 def _through(eqn: JaxprEqn, body: Jaxpr, inputs: list[Names], found: list) -> list[Names]:
-    """The names that the outputs of a scan depend on.
+    """The names of the arguments that the outputs of a scan depend on.
 
     The body is read repeatedly until the names no longer change, since outputs carried from one iteration are
     inputs of the next.

@@ -1,6 +1,4 @@
-"""Search the trace of a function for a sum of squares of residuals, or for a quadratic polynomial of other
-functions.
-"""
+"""Read from the trace of a function how to write it as a sum of squares or as a quadratic of other functions."""
 
 import dataclasses
 import functools
@@ -46,10 +44,11 @@ class _Node:
 def residuals_of(
     function: Callable[[Float[Array, " n"]], Float[Array, ""]], at: Float[np.ndarray, " n"]
 ) -> Callable[[Float[Array, " n"]], Float[Array, " m"]] | None:
-    """A function r such that function(x) = sum_i r_i(x)^2 + constant. The result is None if the trace does not show
-    this form.
+    """A function r such that function(x) = sum_i r_i(x)^2 + constant.
 
     **Arguments:** at: any x, (n,), for its shape.
+
+    **Returns:** r, from x, (n,), to the residuals, (m,); None if the trace of the function does not show this form.
     """
     closed = jax.make_jaxpr(function)(at)
     argument = _Node(np.shape(at))
@@ -82,8 +81,7 @@ class Quadratic(NamedTuple):
 
 
 def quadratic_of(function: Callable[[Float[Array, " n"]], Float[Array, ""]], at: Float[np.ndarray, " n"]) -> Quadratic:
-    """Write a function as a quadratic polynomial of intermediate values, which are taken as late in its trace as
-    possible.
+    """Write a function as a quadratic polynomial of intermediate values, as late in its trace as possible.
 
     For the least-squares loss of a linear network these values are the products of its layers.
 
@@ -188,10 +186,10 @@ def _value(node: Entry, known: dict[int, Sequence[ArrayLike]]) -> ArrayLike:
 
 
 def _squares(node: Entry, weight: Weight) -> list[tuple[Weight, Entry]] | None:
-    """Weights w_k and nodes n_k with sum weight * node = sum_k w_k * n_k^2 + constant, where sums run over all
-    entries.
+    """Write a weighted sum of a node's entries as a sum of squares.
 
-    The result is None if the node is not recognised as such a sum.
+    The result has weights w_k and nodes n_k with sum weight * node = sum_k sum w_k * n_k^2 + constant, where a sum
+    without index runs over all entries. It is None if the node is not recognised as such a sum.
 
     **Arguments:** weight: at least 0, in the shape of the node or ().
     """

@@ -31,8 +31,9 @@ class AbstractCovarianceLaw(eqx.Module):
 
     @abc.abstractmethod
     def expectation(self, function: Callable[[Matrix], PyTree]) -> PyTree:
-        """E[f(Lambda_tau)] for a function f of a (d, d) matrix. It is exact for polynomials f of degree at most
-        three, except for laws that are known from samples.
+        """E[f(Lambda_tau)] for a function f of a (d, d) matrix.
+
+        For a law that is known exactly, it is exact for all polynomials f of degree at most three.
         """
 
     @abc.abstractmethod
@@ -46,15 +47,11 @@ class AbstractCovarianceLaw(eqx.Module):
 
     @abc.abstractmethod
     def replicates(self) -> tuple["AbstractCovarianceLaw", ...]:
-        """Independent estimates of the law, if it is known from samples. The tuple is empty if the law is known
-        exactly.
-        """
+        """Independent estimates of a law that is known from samples; empty for a law that is known exactly."""
 
 
 class AbstractCoordinates(eqx.Module):
-    """Independent positive random variables lambda_1, ..., lambda_m from one family of laws, with parameters of
-    shape (m,).
-    """
+    """Independent positive variables lambda_1, ..., lambda_m of one family, with parameters of shape (m,)."""
 
     @abc.abstractmethod
     def moments(self) -> Float[Array, "3 m"]:
@@ -73,16 +70,12 @@ class AbstractCoordinates(eqx.Module):
 
     @abc.abstractmethod
     def distribution(self, x: Float[Array, " n"]) -> Float[Array, "n m"]:
-        """P(lambda <= x) at each x, (n,), for each variable, (n, m). It is NaN where it is not known."""
+        """P(lambda <= x) at each x, (n,), for each variable, (n, m). It is NaN where unknown."""
 
     @abc.abstractmethod
     def truncated_square(self, x: Float[Array, " n"]) -> Float[Array, "n m"]:
-        """E[lambda^2 1(lambda <= x)] at each x, (n,), for each variable, (n, m). It is NaN where it is not
-        known.
-        """
+        """E[lambda^2 1(lambda <= x)] at each x, (n,), for each variable, (n, m). It is NaN where unknown."""
 
     @abc.abstractmethod
     def panels(self) -> np.ndarray:
-        """Increasing points from 0 between which `distribution` is smooth. The probability beyond the last is
-        negligible.
-        """
+        """Increasing points from 0 between which `distribution` is smooth. The mass beyond them is negligible."""

@@ -240,8 +240,6 @@ def _parameters(given: dict[str, ArrayLike | Iterable], positive: tuple[str, ...
 
 
 def _graded(ends: np.ndarray) -> np.ndarray:
-    """Points 0, b 2^-c, .., b/4, b/2, b, where b is the largest end. The second point is far below the smallest
-    end.
-    """
+    """Points 0, b 2^-c, .., b/4, b/2, b, where b is the largest end and b 2^-c is far below the smallest end."""
     count = int(np.ceil(np.log2(np.max(ends) / np.min(ends)))) + 24
     return np.append(0.0, np.max(ends) * 2.0 ** np.arange(-count, 1))

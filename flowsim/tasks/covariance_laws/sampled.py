@@ -75,8 +75,9 @@ class SampledLaw(AbstractCovarianceLaw):
 
 
 class WishartDraw(eqx.Module):
-    """A function that draws Lambda_tau = (1/n) sum_{i <= n} z_i z_i^T with independent z_i ~ N(0, mean), a scaled
-    Wishart law.
+    """A function of a random key that draws from a scaled Wishart law.
+
+        Lambda_tau = (1/n) sum_{i <= n} z_i z_i^T  with independent z_i ~ N(0, mean)
 
     **Arguments:** mean: (d, d), symmetric positive definite; degrees: n >= d.
 
