@@ -51,7 +51,9 @@ def require_float64() -> None:
 
 @contextlib.contextmanager
 def refuse_leaks(name: str) -> Iterator[None]:
-    """Refuse a function that stores tracers of JAX: a context around calls of the function, or a decorator.
+    """Refuse a function that stores tracers of JAX.
+
+    Use this as a context around calls of the function, or as a decorator.
 
     **Arguments:** name: the name of the function, for the message.
 
@@ -68,8 +70,7 @@ def refuse_debugging() -> None:
     """Refuse debugging settings of JAX.
 
     Two of them, ``jax_debug_nans`` and ``jax_debug_infs``, raise on NaN and infinity, which flowsim computes on
-    purpose. The others, ``jax_check_tracer_leaks`` and ``jax_disable_jit``, are refused because flows do not work
-    with them.
+    purpose. Under ``jax_check_tracer_leaks`` no flow ends, and under ``jax_disable_jit`` no flow is compiled.
     """
     for name in ("jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks", "jax_disable_jit"):
         if jax.config.values[name]:
@@ -157,7 +158,7 @@ def square(name: str, matrices: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def symmetric(name: str, matrices: Float[Array, "... d d"]) -> Float[Array, "... d d"]:
-    """The given matrix or stack of matrices, made exactly symmetric. Asymmetry beyond rounding is refused."""
+    """The given matrix or stack of matrices made exactly symmetric, refused if the asymmetry exceeds rounding."""
     if is_concrete(matrices):
         values = np.asarray(matrices)
         asymmetry = np.max(np.abs(values - np.swapaxes(values, -1, -2)))

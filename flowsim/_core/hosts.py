@@ -81,7 +81,7 @@ def unpack(packed: bytes) -> Any:
 
 
 def least(mesh: Mesh | None, value: float) -> float:
-    """The smallest of the values that the processes of a mesh pass."""
+    """The smallest of the values that all processes of a mesh pass to this function."""
     return float(np.min(multihost_utils.process_allgather(np.asarray(value)))) if are_several(mesh) else value
 
 

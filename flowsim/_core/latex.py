@@ -64,8 +64,8 @@ def number_in_latex(text: str) -> str:
 def plain(text: str) -> str:
     r"""LaTeX as plain ASCII text. A text without formulas is returned unchanged.
 
-    A ``\frac`` becomes a/b and a ``\tfrac``, which is a factor, (a/b). Norms and moduli become |x|, matrices [a b;
-    c d].
+    ``\frac{a}{b}`` becomes a/b, and ``\tfrac{a}{b}``, which is used for factors, (a/b). Norms and moduli become
+    |x|, matrices [a b; c d].
     """
     if not has_formulas(text):
         return text
@@ -92,7 +92,7 @@ class _Formula:
         return "".join(parts)
 
     def _argument(self) -> str:
-        """Remove the next group in braces, or the next token, and return its plain text. Spaces are skipped."""
+        """Remove the next group or token, without the spaces before it, and return its plain text."""
         while self._tokens and self._tokens[0].isspace():
             del self._tokens[0]
         return self._atom() if self._tokens else ""

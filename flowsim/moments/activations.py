@@ -42,15 +42,15 @@ def products(activation: str, U: Units, V: Others) -> Pairs:
 
 
 def mixed_differences(activation: str, U: Units, dU: Units, V: Others, dV: Others) -> Pairs:
-    """E [phi((u + du) . x) - phi(u . x)] [phi((v + dv) . x) - phi(v . x)] for each row u of U and each row v of V.
+    """E [phi((u + du) . x) - phi(u . x)] [phi((v + dv) . x) - phi(v . x)] for each row u of U and v of V.
 
     Its relative error is small for erf. For relu it is small if du and dv are much smaller than the angle between u
     and v.
 
     Let c = u . v, p = |u|^2 and q = |v|^2, and for erf add 1 to p and to q. Then E phi(u . x) phi(v . x) is a
     function of c, of the area s = sqrt(p q - c^2) and of the angle atan2(s, c). Their changes are computed as
-    `Differences`, without cancellation. Where the changes of s^2 are not small, the four expectations are
-    subtracted instead.
+    `Differences`, without cancellation. Where the changes of s^2 are not small, or s^2 is zero up to rounding, the
+    four expectations are subtracted instead.
 
     For relu, s has a kink where u and v are parallel. There the result is du . dv/2 plus terms of the third order,
     so that its error is the rounding error of du and dv.

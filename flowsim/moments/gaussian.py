@@ -11,9 +11,11 @@ from flowsim._core.types import Matrix, Scalar
 
 
 def sample_covariance_sandwich(middle: Matrix, covariance: Matrix, length: Scalar) -> Matrix:
-    """The expectation of S M S for a fixed M, (d, d).
+    """The expectation of S M S for a fixed matrix M, (d, d).
 
-    E[S M S] = Lambda M Lambda + (Lambda M^T Lambda + tr(M Lambda) Lambda)/N
+        E[S M S] = Lambda M Lambda + (Lambda M^T Lambda + tr(M Lambda) Lambda)/N
+
+    **Arguments:** middle: M; covariance: Lambda; length: N.
     """
     pairs = covariance @ middle.T @ covariance + jnp.trace(middle @ covariance) * covariance
     return covariance @ middle @ covariance + pairs / length

@@ -1,7 +1,7 @@
-"""The mean spectrum of W = (1/n) sum_{a <= n} z_a z_a^T, z_a ~ N(0, I_d): exact moments and their Gauss quadrature.
+"""The mean spectrum of W = (1/n) sum_{a <= n} z_a z_a^T, z_a ~ N(0, I_d): exact moments and Gauss quadrature.
 
-Everything here runs on the host, in whole numbers and in decimals with enough digits. n may be smaller than d, or as
-large as 1e300.
+All functions compute on the host, in whole numbers and in decimals with enough digits. n may be smaller than d, or
+as large as 1e300.
 """
 
 import functools
@@ -60,8 +60,8 @@ def mean_trace_power(dimension: int, context_length: int | float, power: int) ->
 
         E tr S^m = 1/(2m - 1)! sum_kappa f(2 kappa) prod'_s c(s) prod_s (d + c(s)) (n + c(s)).
 
-    The products run over the boxes s = (i, j) of kappa, prod' leaves out the box (1, 1), and c(s) = 2 (j - 1) - (i
-    - 1).
+    The products run over the boxes s = (i, j) of kappa, and prod' leaves out the box (1, 1). The content c(s) is 2
+    (j - 1) - (i - 1).
 
     **Raises:** `ValueError` unless d >= 1 and m >= 0 are whole and n is a whole number of at least 1 or infinity.
 
@@ -241,7 +241,7 @@ def _central(n: int, powers: Sequence[int], m: int) -> Fraction:
 
 @functools.lru_cache(maxsize=256)
 def _trace_powers(d: int, n: int, highest: int) -> list[int]:
-    """E tr S^m for m = 0, .., highest; see `mean_trace_power`."""
+    """E tr S^m for m = 0, .., ``highest``, where S = n W; see `mean_trace_power`."""
     factorial = [math.factorial(i) for i in range(2 * highest + 2)]
     double = [factorial[2 * i] // (2**i * factorial[i]) for i in range(highest + 1)]  # (2i - 1)!!
     # prod (v + c(s)) over the first row, the second row and the column below it, for every length.
@@ -272,7 +272,7 @@ def _trace_powers(d: int, n: int, highest: int) -> list[int]:
 
 
 def _products(start: int, step: int, highest: int) -> list[int]:
-    """The products of the first 0, 1, .., highest of the numbers start, start + step, .."""
+    """The products of the first 0, 1, .., ``highest`` numbers of the progression start, start + step, .."""
     values = [1]
     for i in range(highest):
         values.append(values[-1] * (start + step * i))

@@ -72,7 +72,7 @@ class TraceForm(eqx.Module):
         """The value of every term of the sum, (terms,), at diagonal matrices.
 
         **Arguments:** diagonals: the distinct entries of each matrix, (r,), by letter; multiplicities: how often
-        each of the r entries occurs, (r,), in all matrices.
+        each of them occurs on the diagonal, (r,).
         """
         if not self.lefts:
             return self._terms(jnp.zeros(0))

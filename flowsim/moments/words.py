@@ -124,7 +124,7 @@ class _Recursion:
                     yield 1, [*rest, (*turn[:-1], turn[-1] + first, *blocks[1:])]
 
     def decoded(self, total: Mapping[int, int]) -> Terms:
-        """A polynomial whose encoded monomials are turned back into powers of 1/n and words."""
+        """A polynomial in encoded monomials as `Terms`: the coefficient of each (power of 1/n, words)."""
         terms = {}
         for key, value in total.items():
             if value:
@@ -156,8 +156,8 @@ def canonical(word: str, symmetric: Iterable[str]) -> str:
 def check_words(words: Iterable[str], symmetric: str) -> None:
     """Refuse words and letters that `expected_traces` cannot read.
 
-    **Raises:** `ProblemError` if a word has other characters than ASCII letters or has "w", or if ``symmetric`` has
-    others than capital letters without W.
+    **Raises:** `ProblemError` if a word has "w" or a character that is not an ASCII letter, or if ``symmetric`` has
+    "W" or a character that is not an ASCII capital letter.
     """
     for word in words:
         if not (word.isascii() and (word.isalpha() or not word)) or "w" in word:

@@ -54,7 +54,7 @@ class JointLaw(eqx.Module):
 
     @property
     def dimension(self) -> int:
-        """d."""
+        """The dimension d."""
         return self.covariance.shape[-1]
 
     @property

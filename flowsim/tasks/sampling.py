@@ -30,11 +30,11 @@ def draw_prompts(
 ) -> tuple[Prompt, Float[Array, " n"]]:
     """Draw ``prompts`` prompts for each of ``tasks`` draws of w, with the labels of their queries.
 
-    A prompt depends only on the seed, the number of its task and its number within the task. So a call with larger
-    ``tasks`` or ``prompts`` draws the prompts of a call with smaller numbers again.
+    A prompt depends only on the seed, the number of its task and its number within the task. So a call with more
+    tasks or prompts includes the prompts of a call with fewer.
 
-    **Returns:** a batch of `Prompt`, with the prompts of all tasks on the first axis of its arrays, and the
-    queries' labels, (tasks prompts,).
+    **Returns:** a batch of `Prompt`, with the prompts of all tasks on the first axis of its arrays, and the labels
+    of their queries, (tasks * prompts,).
 
     **Raises:** `ValueError` on numbers that are not whole or below 1, a seed of more than 64 bits, an infinite
     context and a law of lengths.

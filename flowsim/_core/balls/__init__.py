@@ -1,1 +1,1 @@
-"""Ball arithmetic: enclosures of the values of functions, which are numbers with proved bounds on their errors."""
+"""Ball arithmetic: numbers with proved bounds on their errors, and functions evaluated on such numbers."""

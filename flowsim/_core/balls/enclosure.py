@@ -149,8 +149,9 @@ class Traced:
         **Arguments:** those of `enclose`, and
 
         - of_middles: whether eigenvalues and eigenvectors are those of the midpoints of a matrix.
-        - choices: a list to which pairs are appended: every selection, or boolean that becomes a number, with its
-          condition; every rounding to an integer with whether the integer is known.
+        - choices: a list to which pairs are appended. For a selection, or for a boolean that becomes a number, the
+          pair is the operation and its condition. For a rounding to an integer, it is the operation and whether the
+          integer is known.
         - bits: the precision of the midpoints.
         """
         if self.operations > most_operations:
@@ -208,7 +209,7 @@ def is_key(value: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Arithmetic:
-    """Runs programs on balls; see `Traced.on`. together: the `all_turns` of loops, by the identity of the body."""
+    """Runs programs on balls; see `Traced.on`. together: results of `all_turns`, by the identity of the body."""
 
     proved: bool
     of_middles: bool

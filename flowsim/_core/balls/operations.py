@@ -39,7 +39,7 @@ _ball = np.frompyfunc(flint.arb, 2, 1)
 
 
 def balls(values: ArrayLike, radii: ArrayLike = 0.0) -> Balls:
-    """Balls with these centres and radii."""
+    """Balls with the given centres and radii."""
     return np.asarray(_ball(np.asarray(values, dtype=float), np.asarray(radii, dtype=float)), dtype=object)
 
 

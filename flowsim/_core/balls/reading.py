@@ -1,4 +1,4 @@
-"""Analysis of programs that JAX traced: which arguments an operation depends on, and which rows of an array."""
+"""Analysis of programs that JAX traced: which arguments an operation depends on, and whether rows of arrays mix."""
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence

@@ -82,13 +82,15 @@ class DiagonalLaw(AbstractCovarianceLaw):
         )
 
     def operator_energy(self, context_length: Scalar) -> Scalar:
-        """E[|Gamma_tau|_op |Lambda_tau|_F^2], which is, with maxima and sums over all coordinates,
+        """E[|Gamma_tau|_op |Lambda_tau|_F^2], where maxima and sums run over all coordinates, is
 
             (1 + 1/N) E[max lambda sum lambda_j^2] + (1/N) E[sum lambda sum lambda_j^2].
 
         With m the largest coordinate other than lambda_j, the first expectation is the sum over j of
 
             E[lambda_j^2 max(lambda_j, m)] = E lambda_j^3 + int_0^inf P(m > x) E[lambda_j^2 1(lambda_j <= x)] dx.
+
+        **Arguments:** context_length: N.
         """
         first, second, third = self.moments()
         edges = np.unique(np.concatenate([part.panels() for part in self.coordinates]))
