@@ -37,9 +37,19 @@ def audit(
     scheduler: str | None,
     shard: str | None,
 ) -> int:
-    """Judge every claim, or those of a paper or Python file, on those of its problems to which the overrides apply.
+    """Judge all claims, or those of one paper or Python file, on the problems that they list.
 
-    **Arguments:** certify: the time for the certificate of each claim; None without certificates.
+    Problems to which the overrides do not apply are skipped. If ``out`` is given, the verdicts and the ledger are
+    written there, and finished verdicts there are used again unless ``fresh`` is set.
+
+    **Arguments:**
+
+    - paper: the id of a paper, FILE.py, or None for all claims.
+    - certify: the time limit for each certificate, such as "90s"; None without certificates.
+
+    The other arguments are those of `flowsim.cli.commands.claims.audit`.
+
+    **Returns:** the exit status.
     """
     seconds = None if certify is None else seconds_of("--certify-budget", certify)
     if seconds is not None and out is None:
@@ -91,7 +101,10 @@ def _write(page: str, file: IO[bytes]) -> None:
 
 
 def _claims_of(paper: str | None) -> list[Claim]:
-    """All claims, or those of one paper or Python file."""
+    """Return all claims, or those of one paper or Python file.
+
+    **Raises:** `ProblemError` if the paper is unknown.
+    """
     if paper is not None and paper.endswith(".py"):
         return own_objects(paper, Claim)
     known = [found.id for found in papers.PAPERS]

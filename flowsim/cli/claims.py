@@ -1,4 +1,4 @@
-"""`flowsim claims`, `check`, `certify`, `verify`, `cite`: list claims, judge one, prove it, check the proof, cite."""
+"""`flowsim claims`, `check`, `certify`, `verify` and `cite`: list claims, judge one, prove it, check a proof, cite."""
 
 import dataclasses
 import fnmatch
@@ -46,7 +46,7 @@ _FLOWSIM = f"""@misc{{flowsim,
 
 
 def claims(pattern: str, *, as_json: bool) -> int:
-    """List the claims whose ids match a pattern, or begin with it."""
+    """List the claims whose ids match a pattern. If none does, list the claim with this id and its parts."""
     chosen = [claim for claim in papers.ALL_CLAIMS if fnmatch.fnmatchcase(claim.id, pattern)] or claims_of(pattern)
     if as_json:
         names = {"id": "id", "source": "source", "form": "form", "statement": "text", "latex": "statement"}
@@ -58,7 +58,7 @@ def claims(pattern: str, *, as_json: bool) -> int:
 
 
 def cite(identifiers: Sequence[str]) -> int:
-    """Print the BibTeX entries of the papers of some claims and of flowsim."""
+    """Print the BibTeX entries of flowsim and of the papers that state some claims."""
     places: dict[str, dict[str, None]] = {}
     for identifier in identifiers:
         for claim in claims_of(identifier):
@@ -81,7 +81,16 @@ def check(
     as_json: bool,
     strict: bool,
 ) -> int:
-    """Judge a claim, or all its parts, in every form on its problems or on another one, or over families of them."""
+    """Judge a claim and all its parts, in every form, and print the verdicts.
+
+    **Arguments:**
+
+    - identifier: the id of a claim or of several parts, or FILE.py:NAME.
+    - problem: the problem to judge it on, or None for the problems that the claim lists.
+    - over: a field and its values, at most one text. The claim is then judged over the family of these problems.
+    - overrides: texts FIELD=VALUE.
+    - as_json, strict: see `flowsim.cli.commands.claims.check`.
+    """
     chosen = claims_of(identifier)
     if problem is not None:
         chosen = [dataclasses.replace(claim, problems=(tables_of(problem),)) for claim in chosen]
@@ -98,7 +107,12 @@ def check(
 
 
 def judge_over(claims: Sequence[Claim], over: Sequence[str], overrides: Sequence[str]) -> list[Entry]:
-    """The verdicts on claims over families: each of their problems with one field varied."""
+    """Judge claims over families of problems. Each family is a problem of a claim with one field varied.
+
+    **Arguments:** claims; over: a single text FIELD=VALUES; overrides: texts FIELD=VALUE for every problem.
+
+    **Raises:** `ProblemError` if several fields vary.
+    """
     axes = [GridAxis.parse(text) for text in over]
     if len(axes) > 1:
         refuse("--over", "one field that varies", f"there are {len(axes)}")
@@ -114,9 +128,10 @@ def judge_over(claims: Sequence[Claim], over: Sequence[str], overrides: Sequence
 
 
 def print_by_problem(entries: Sequence[Entry], *, with_notes: bool = False) -> None:
-    """Print the verdicts on each problem, and the number of verdicts of each kind.
+    """Print the verdicts on each problem as a table, and then how many verdicts there are of each kind.
 
-    **Arguments:** entries; with_notes: whether to print the notes of all verdicts, or only of unresolved ones.
+    **Arguments:** entries: the verdicts; with_notes: whether to print the notes of all verdicts, or only of
+    unresolved ones.
     """
     for spec in dict.fromkeys(entry.problem for entry in entries):
         verdicts = [entry.verdict for entry in entries if entry.problem == spec]
@@ -137,8 +152,10 @@ def certify(
     form: str,
     until: float | None,
 ) -> int:
-    """Write a certificate of a claim for a problem, by default for the first of the claim's problems that has a
-    certificate.
+    """Write a certificate of a claim to the file ``out``, for the given problem or for the first of the claim's
+    problems for which one is found.
+
+    **Returns:** the exit status: 3 if no certificate is found, else 0.
     """
     claim = claim_of(identifier, form)
     named = [tables_of(problem)] if problem else [unnamed(tables) for tables in claim.problems]
@@ -166,7 +183,10 @@ def _when(certificate: Document, claim: Claim) -> str:
 
 
 def verify(path: pathlib.Path) -> int:
-    """Check a certificate."""
+    """Check the certificate in a file, and print what it proves.
+
+    **Returns:** the exit status: 1 if the file does not contain a proof, else 0.
+    """
     try:
         certificate = json.loads(bytes_of(path))
         found = check_certificate(certificate)

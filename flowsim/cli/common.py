@@ -1,4 +1,4 @@
-"""Shared parts of commands: reading a problem, the output folder, the exit status."""
+"""Helpers that the commands share: they read problems and claims, parse options, print, and give the exit status."""
 
 import json
 import os
@@ -23,17 +23,26 @@ _LONGEST = 1e9  # in any unit
 
 
 def read(path: pathlib.Path, overrides: Sequence[str]) -> Problem:
-    """The problem of a file, with all fields checked."""
+    """Build the problem of a file, with overrides applied and all fields checked.
+
+    **Arguments:** path: a problem file, or FILE.py:NAME; overrides: texts FIELD=VALUE.
+
+    **Raises:** `ProblemError` naming the field that is wrong.
+    """
     return spec_of(tables_of(path), overrides).build()
 
 
 def tables_of(path: pathlib.Path) -> Tables:
-    """The tables of a problem: those in a problem file, or those that name a function FILE.py:NAME."""
+    """Return the TOML tables of a problem: the parsed problem file, or ``{"make": "FILE.py:NAME"}`` for a function."""
     return {"make": str(path)} if is_place(str(path)) else toml.parse(_text_of(path))
 
 
 def claims_of(identifier: str) -> list[Claim]:
-    """All forms of the claim with an id, and of its parts; or the one claim of a user that FILE.py:NAME names."""
+    """Return all forms of the claim with an id and of its parts; for FILE.py:NAME, return the one claim of the
+    user.
+
+    **Raises:** `ProblemError` if no claim has this id.
+    """
     if is_place(identifier):
         return [find_own(identifier, Claim)]
     try:
@@ -43,7 +52,10 @@ def claims_of(identifier: str) -> list[Claim]:
 
 
 def claim_of(identifier: str, form: str) -> Claim:
-    """One claim by its id and its form, or a user's claim as FILE.py:NAME."""
+    """Return one claim by its id and its form, or a user's claim by FILE.py:NAME.
+
+    **Raises:** `ProblemError` if no claim, or several, have this id, or if the claim does not have this form.
+    """
     found = claims_of(identifier)
     if is_place(identifier):
         return found[0]
@@ -69,37 +81,46 @@ def _text_of(path: pathlib.Path) -> str:
 
 
 def check_format(format: str) -> None:
-    """Refuse pgf without pdflatex before hours of work: Matplotlib measures its labels with LaTeX."""
+    """Refuse the figure format pgf if pdflatex is missing.
+
+    Matplotlib measures the labels of pgf figures with LaTeX, so that the command would fail only after hours of
+    work.
+    """
     if format == "pgf" and shutil.which("pdflatex") is None:
         refuse("--format", "png, svg or pdf where there is no pdflatex, which measures the labels", "it is pgf")
 
 
 def print_json(document: object) -> None:
-    """Print the document for --json."""
+    """Print a document as JSON, for the option --json."""
     print(json.dumps(document, indent=1))
 
 
 def width(otherwise: int) -> int:
-    """The number of columns of the terminal, or another number if the output is not a terminal."""
+    """Return the number of columns of the terminal, or ``otherwise`` if the output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else otherwise
 
 
 def has_colours() -> bool:
-    """Whether to write in colour: on a terminal unless NO_COLOR is set, and always if FORCE_COLOR is."""
+    """Whether to write in colour: on a terminal, or if FORCE_COLOR is set; never if NO_COLOR is set."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def table_of(verdicts: Iterable[Verdict]) -> str:
-    """The table of verdicts in the width and colours of the terminal; elsewhere in the default width without
-    colours.
+    """Return the table of verdicts, as wide as the terminal, or ``WIDTH`` if the output is not a terminal. It is
+    coloured if `has_colours`.
     """
     return verdict_table(verdicts, width(WIDTH), has_colours())
 
 
 def part_of(shard: str | None, out: pathlib.Path | None) -> tuple[int, int]:
-    """The part and the number of parts in I/N."""
+    """Parse --shard I/N: return I and N, or (1, 1) if ``shard`` is None.
+
+    **Arguments:** shard: the option; out: the option --out, which --shard needs.
+
+    **Raises:** `ProblemError` unless 1 <= I <= N and ``out`` is given.
+    """
     if shard is None:
         return 1, 1
     if out is None:
@@ -111,7 +132,12 @@ def part_of(shard: str | None, out: pathlib.Path | None) -> tuple[int, int]:
 
 
 def seconds_of(option: str, text: str) -> float:
-    """Seconds from ``90``, ``90s``, ``10m`` or ``2h``."""
+    """Return the seconds in a time such as ``90``, ``90s``, ``10m`` or ``2h``.
+
+    **Arguments:** option: its name, for the error message; text: the time.
+
+    **Raises:** `ProblemError` if the text is not a positive time.
+    """
     parts = re.fullmatch(r"(\d+(?:\.\d*)?)([smh]?)", text.strip())
     if not parts or not 0 < float(parts[1]) <= _LONGEST:
         refuse(option, "a positive time such as 90s, 10m or 2h", f'it is "{text}"')
@@ -119,13 +145,13 @@ def seconds_of(option: str, text: str) -> float:
 
 
 def exit_status(strict: bool, verdicts: Iterable[Verdict], statuses: Iterable[Status | None] = ()) -> int:
-    """1 if a claim is violated and ``strict`` is set, 3 if an integration was not finished, else 0.
+    """Return 3 if an integration was not finished; else 1 if ``strict`` is set and a claim is violated; else 0.
 
     **Arguments:**
 
     - strict: whether a violated claim counts.
     - verdicts: the verdicts.
-    - statuses: how the integrations ended, None if nothing was integrated.
+    - statuses: how the integrations ended, None for a case without integration.
     """
     if any(status is not None and not status.finished for status in statuses):
         return UNFINISHED

@@ -1,4 +1,4 @@
-"""The devices of a command, in this process and in processes on other hosts."""
+"""Choose the devices that a command uses, in this process and in processes on other hosts."""
 
 import contextlib
 import dataclasses
@@ -21,14 +21,15 @@ AUTOMATIC = "auto"
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """The processes that share one run.
+    """The options for a run that several processes share, usually on several hosts.
 
     **Fields:**
 
-    - coordinator: where process 0 listens, or "auto" for the settings of Slurm or Open MPI.
+    - coordinator: HOST:PORT at which process 0 listens; "auto" to take all options from Slurm or Open MPI; None for
+      a single process.
     - processes: the number of processes.
     - process: the number of this process, from 0.
-    - join_timeout: how long, in seconds, they wait for each other to start.
+    - join_timeout: how many seconds the processes wait for each other to start.
     """
 
     coordinator: str | None = None
@@ -37,9 +38,9 @@ class Hosts:
     join_timeout: float = 120.0
 
     def check(self) -> None:
-        """Check the options.
+        """Check that the options are in range and fit together.
 
-        **Raises:** `ProblemError` naming the option.
+        **Raises:** `ProblemError` naming the option that is wrong.
         """
         given = {"--processes": self.processes, "--process": self.process}
         if self.coordinator in (None, AUTOMATIC):
@@ -61,7 +62,8 @@ class Hosts:
             refuse("--join-timeout", "a positive number of seconds", f"it is {self.join_timeout:g}")
 
     def join(self) -> None:
-        """Join the other processes, before JAX starts its devices.
+        """Connect this process with the others. Call this before JAX starts its devices. Without a coordinator, do
+        nothing.
 
         **Raises:** `ProblemError` if Slurm or Open MPI provide no settings; `ConnectionError` if joining fails.
         """
@@ -91,7 +93,7 @@ class Hosts:
 
     @contextlib.contextmanager
     def _limit(self) -> Iterator[None]:
-        """End the process if the others do not join in time."""
+        """End this process with status 3 if the code in the context takes longer than ``join_timeout`` seconds."""
         timer = threading.Timer(self.join_timeout, self._give_up)
         timer.daemon = True
         timer.start()
@@ -109,9 +111,10 @@ class Hosts:
 
 
 def mesh_over(devices: str | None, hosts: Hosts) -> Mesh | None:
-    """The mesh over this number of devices of each process, "all" for all of them; None for a single device.
+    """Join the other processes, and return a mesh with one axis, "samples", over the chosen devices of all
+    processes. None if there is only one device.
 
-    **Arguments:** devices: their number, or "all"; hosts: the processes.
+    **Arguments:** devices: the number of devices in each process, "all", or None for one; hosts: the processes.
 
     **Raises:** `ProblemError` naming the option; `ConnectionError` if the other processes cannot be joined.
     """
@@ -135,7 +138,7 @@ def mesh_over(devices: str | None, hosts: Hosts) -> Mesh | None:
 
 
 def _count(devices: str | None) -> int | None:
-    """The number for each process, None for all."""
+    """Parse --devices: return the number of devices in each process, or None for all. Without the option, return 1."""
     if devices == "all":
         return None
     if devices is None:

@@ -1,4 +1,4 @@
-"""`flowsim init`: the conditions that a start meets, and predictions by formula."""
+"""`flowsim init`: which conditions of theorems a start meets, and what the theorems predict by formula."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,17 @@ from flowsim.problem import Problem
 
 
 def init(path: pathlib.Path, *, overrides: Sequence[str], epsilon: float, risk: float | None, as_json: bool) -> int:
-    """Print the conditions of theorems that a start meets or not, and what the theorems predict. Integrates nothing."""
+    """Print which conditions of theorems the start meets, and what the theorems predict. Nothing is integrated.
+
+    **Arguments:**
+
+    - path, overrides: the problem, as for `flowsim.cli.common.read`.
+    - epsilon: the excess loss for which the guaranteed time is printed.
+    - risk: the risk for which the needed prompt lengths are printed; None without them.
+    - as_json: whether to print JSON.
+
+    **Returns:** the exit status.
+    """
     if not epsilon > 0:
         refuse("--epsilon", "positive", f"it is {epsilon:g}")
     problem = read(path, overrides)
@@ -61,7 +71,10 @@ def _document(
 
 
 def _prompt_lengths(problem: Problem, predicted: Predictions | None, epsilon: float) -> PromptLengths:
-    """The prompt lengths for a risk of epsilon, if a paper predicts them."""
+    """Return the prompt lengths with which the trained model has risk ``epsilon``, as a paper predicts them.
+
+    **Raises:** `ProblemError` if no paper predicts them, or if the risk is out of range.
+    """
     try:
         lengths = predicted.prompt_lengths(epsilon) if predicted and predicted.prompt_lengths else None
     except ValueError as error:
@@ -72,7 +85,9 @@ def _prompt_lengths(problem: Problem, predicted: Predictions | None, epsilon: fl
 
 
 def _rows_of_least_loss(problem: Problem) -> dict[str, str]:
-    """What is known about a flow for which no paper predicts anything."""
+    """The rows for a problem about which no paper predicts anything: the loss and excess at the start, and the
+    least known loss with the limits of weights.
+    """
     value, excess = _at_the_start(problem)
     return (
         {"loss at the start": f"{value:.10g}", "excess at the start": f"{excess:.10g}"}
@@ -87,14 +102,14 @@ def _at_the_start(problem: Problem) -> tuple[float, float]:
 
 
 def _print_rows(rows: Mapping[str, str]) -> None:
-    """Print labels and texts in two columns. Texts may have several lines."""
+    """Print labels and texts in two columns. A text may have several lines."""
     width = max(map(len, rows))
     for label, text in rows.items():
         print(f"  {label:{width}}  " + text.replace("\n", "\n" + " " * (width + 4)))
 
 
 def _text(value: float | Array | str) -> str:
-    """A number, or a matrix in rows; of a large one only the corners."""
+    """Format a number, or a matrix in rows. A matrix of more than 100 entries is abbreviated to its corners."""
     if isinstance(value, str):
         return value
     if np.ndim(value) == 0:

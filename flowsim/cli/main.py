@@ -1,4 +1,4 @@
-"""The command line: parsing, warnings and exit status."""
+"""The entry point of the command line. It parses arguments, shows warnings in one line and returns the exit status."""
 
 import functools
 import os
@@ -19,7 +19,10 @@ from flowsim.cli.prepare import FINISHED, UNFINISHED, explained, guarded, interr
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    0 finished, 1 with ``--strict`` and a violated claim, 2 bad input, 3 not finished, 130 interrupted.
+    0: finished; 1: ``--strict`` is given and a claim is violated, or `verify` finds that a certificate proves
+    nothing; 2: bad input; 3: not finished; 130: interrupted.
+
+    **Arguments:** arguments: the words of the command line, by default those of this process.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given == ["--version"]:

@@ -1,4 +1,6 @@
-"""Steps before and after a command: float64, the compilation cache, and the line that is printed when it stops."""
+"""What every command does before and after its work: switch on float64 and the compilation cache, check the memory,
+and say in one line why it stops.
+"""
 
 import functools
 import math
@@ -17,11 +19,15 @@ _LEAST_MEMORY, _A_PROCESSOR = 1.5, 0.34
 
 
 class Ended(SystemExit):
-    """The end of a command, with its exit status."""
+    """Ends a command with an exit status, after its message was printed."""
 
 
 def prepare_jax() -> None:
-    """Switch on float64 and the compilation cache, before the first array."""
+    """Switch on float64 and the compilation cache. Call this before the first array is created.
+
+    **Raises:** `Ended`, after printing why: float64 is switched off, the memory is limited too much, or the
+    environment has a value that JAX refuses.
+    """
     if (given := os.environ.get("JAX_ENABLE_X64", "1")).lower() not in ("1", "t", "true", "y", "yes", "on"):
         off = given.lower() in ("0", "f", "false", "n", "no", "off")
         came = "JAX_ENABLE_X64 switches it off" if off else f'JAX_ENABLE_X64 is "{given}"'
@@ -57,8 +63,10 @@ def stop(status: int, line: str) -> int:
 
 
 def interrupted(number: int, frame: types.FrameType | None) -> None:
-    """Handle an interrupt by ending at once. All files of a run are complete at any time, and JAX's callbacks would
-    swallow a KeyboardInterrupt or crash on it.
+    """Handle SIGINT by ending the process at once.
+
+    This is safe, since the files of a run are complete at any time. A KeyboardInterrupt would be swallowed by JAX's
+    callbacks, or would crash them.
     """
     os.write(
         sys.stderr.fileno(), b"\nflowsim: interrupted; a run continues with --resume, a search with the same command\n"
@@ -77,7 +85,7 @@ def _address_space() -> float:
 
 
 def _make_do_without_home() -> None:
-    """Let Matplotlib work without a home folder, in which it looks for its settings."""
+    """Give Matplotlib a temporary folder for its settings if the user has no home folder."""
     try:
         pathlib.Path.home()
     except RuntimeError:
@@ -91,7 +99,7 @@ def _make_do_without_home() -> None:
 
 
 def guarded(command: Callable[..., int]) -> Callable[..., int]:
-    """The command, with an exit that a user's file raises, such as SystemExit, turned into an ordinary exception."""
+    """Wrap a command so that SystemExit or another exit, raised by a user's file, becomes a `RuntimeError`."""
 
     @functools.wraps(command)
     def call(*args: object, **options: object) -> int:
@@ -106,9 +114,9 @@ def guarded(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def explained(error: Exception) -> tuple[int, str]:
-    """The exit status and the line for an error, which is bad input or unexpected.
+    """Return the exit status and the line to print for an error: bad input, or stopped by an unexpected error.
 
-    If FLOWSIM_TRACEBACK=1 is set, an unexpected error is raised again, with its traceback.
+    **Raises:** the unexpected error itself, with its traceback, if FLOWSIM_TRACEBACK=1 is set.
     """
     from flowsim._core.checks import ProblemError
     from flowsim._core.documents import ForeignFileError
@@ -132,7 +140,9 @@ def explained(error: Exception) -> tuple[int, str]:
 
 
 def warned(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *rest: object) -> None:
-    """Show warnings of flowsim in one line, others as usual."""
+    """Print a warning of flowsim in one line. Pass any other warning to ``otherwise``, the usual
+    `warnings.showwarning`.
+    """
     if category.__module__.startswith("flowsim."):
         stop(FINISHED, str(message))
     else:

@@ -41,12 +41,19 @@ def run(
     devices: str | None,
     hosts: Hosts,
 ) -> int:
-    """Integrate a problem, judge the claims about it and draw. All files are written to the folder ``out``.
+    """Integrate a problem, judge the claims about it, and draw figures and a report in the folder ``out``.
 
     **Arguments:**
 
-    - certify: the time for the certificate of each claim; None without certificates.
+    - path, overrides: the problem.
+    - claims: a pattern of ids, or None for all claims about the flow.
+    - resume: whether to continue the run in ``out``.
+    - certify: the time limit for each certificate, such as "90s"; None without certificates.
     - explore: axes of a grid, as for `flowsim explore`, whose page is written next to the report.
+
+    The other arguments are those of `flowsim.cli.commands.problems.run`.
+
+    **Returns:** the exit status.
     """
     check_format(format)
     seconds = False if certify is None else seconds_of("--certify-budget", certify)
@@ -93,7 +100,7 @@ def _page(
     claims: str | None,
     hosts: Hosts,
 ) -> "Explorable | None":
-    """The page with sliders, with all of its axes checked; None if none is wanted."""
+    """Check the axes of the page with sliders, and return the page to write; None without the option --explore."""
     if not explore:
         return None
     if hosts.coordinator is not None:
@@ -116,7 +123,10 @@ def _print_verdicts(found: Run) -> None:
 
 
 def _mesh(spec: AbstractSpec, devices: str | None, hosts: Hosts) -> Mesh | None:
-    """The devices that share the samples of a problem."""
+    """Return the devices that share the samples of a problem's loss; None for a single device.
+
+    **Raises:** `ProblemError` if devices or hosts are given for a problem that runs on one device only.
+    """
     if spec.only_device is not None:
         for name, value in {"--devices": devices, "--coordinator": hosts.coordinator}.items():
             if value is not None:

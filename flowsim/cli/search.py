@@ -34,7 +34,18 @@ _FIELDS = toml.fields(ProblemSpec)
 
 
 class Asked(NamedTuple):
-    """The options of a search, as given on the command line."""
+    """The options of a search, as given on the command line.
+
+    **Fields:**
+
+    - claim, form: which claim; see `flowsim.cli.common.claim_of`.
+    - over: the axes to search, texts FIELD=LOW:HIGH or FIELD=A,B,C.
+    - budget: the time limit, such as "90s" or "10m".
+    - problems: the number of problems to try instead of a time limit, or None.
+    - seed: the seed of the random draws.
+    - out: the folder for results, or None.
+    - jobs, scheduler: which processes share the work: their number, or the address of a dask scheduler.
+    """
 
     claim: str
     form: str
@@ -48,7 +59,10 @@ class Asked(NamedTuple):
 
 
 def refute(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bool) -> int:
-    """Search for a counterexample; print it, and write it to the folder ``out``."""
+    """Search for a counterexample, and print it. If ``asked.out`` is given, also write and draw it there.
+
+    **Returns:** the exit status: 1 if ``strict`` is set and a counterexample is found, else 0.
+    """
     out = asked.out
     with _options(asked, "counterexample.toml", f"figures/counterexample.{format}") as (claim, options):
         found = search(claim, **options, out=out, progress=not quiet)
@@ -74,7 +88,11 @@ def refute(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: boo
 
 
 def sharpen(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bool) -> int:
-    """Search for the best constant; print it, and write it with a picture of its growth to the folder ``out``."""
+    """Search for the best constant, and print it. If ``asked.out`` is given, also write it there, and draw how it
+    grows with each parameter.
+
+    **Returns:** the exit status: 1 if ``strict`` is set and the claim is violated at the best constant, else 0.
+    """
     out = asked.out
     with _options(asked, f"figures/sharpening.{format}") as (claim, options):
         found = sharpened(claim, **options, out=out, progress=not quiet)
@@ -94,7 +112,9 @@ def sharpen(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bo
 
 
 def ablate(asked: Asked, *, as_json: bool, format: str, quiet: bool) -> int:
-    """Find which hypotheses a claim needs; print the result, and write it with a picture to the folder ``out``."""
+    """Find which hypotheses a claim needs, and print the result. If ``asked.out`` is given, also write and draw it
+    there.
+    """
     with _options(asked, ABLATION, f"figures/ablation.{format}") as (claim, options):
         found = ablated(claim, **{name: options[name] for name in ("budget", "problems", "seed")}, progress=not quiet)
     lines = [str(found)]
@@ -120,8 +140,10 @@ def referee(
     form: str,
     seed: int,
 ) -> int:
-    """Gather all results about a claim in every form, or the records about a paper. Print a few lines for a review, and
-    write the page to ``out``.
+    """Write the page for a referee to the folder ``out``, and print a few lines for a review.
+
+    The page gathers all results about a claim in every form. For the name of a paper it gathers the records about
+    all statements of the paper, and judges nothing again.
     """
     from flowsim.report.referee import review, review_of_paper  # slow to import
 
@@ -146,7 +168,7 @@ def referee(
 
 
 def _written(page: "AbstractPage", out: pathlib.Path) -> int:
-    """Print the lines for a review, and write the page."""
+    """Write a page to a folder; print its lines for a review, and the paths of its files."""
     with folder_of(out):
         out.mkdir(parents=True, exist_ok=True)
         written = page.save(out)
@@ -161,8 +183,15 @@ def _check_seed(seed: int) -> None:
 
 @contextlib.contextmanager
 def _options(asked: Asked, *files: str) -> Iterator[tuple[Claim, Options]]:
-    """The claim and the arguments of its search. The folder is created after all options were checked, also that
-    nothing else is where files will be written.
+    """Check the options of a search, and then create the folder ``asked.out``.
+
+    **Arguments:** asked: the options; files: the names of files that will be written to the folder. They are
+    refused if something else has such a name.
+
+    **Returns:** a context whose value is the claim and the keyword arguments of its search.
+
+    **Raises:** `ProblemError` on a wrong option, and if the code in the context refuses the search. In the second
+    case the file of progress that the search began is removed.
     """
     _check_seed(asked.seed)
     claim, over = claim_of(asked.claim, asked.form), dict(map(_axis, asked.over))
@@ -194,7 +223,10 @@ def _options(asked: Asked, *files: str) -> Iterator[tuple[Claim, Options]]:
 
 @contextlib.contextmanager
 def _blaming(identifier: str) -> Iterator[None]:
-    """Report that a user's claim raises."""
+    """Turn an error that a user's claim raises into a `ProblemError` that names the claim.
+
+    Errors of other claims, and errors that flowsim raises on purpose, are raised unchanged.
+    """
     try:
         yield
     except (ProblemError, ForeignFileError, OSError, ContradictionError):
@@ -206,7 +238,10 @@ def _blaming(identifier: str) -> Iterator[None]:
 
 
 def _axis(text: str) -> tuple[str, Axis]:
-    """The field and the axis in ``FIELD=LOW:HIGH``, ``FIELD=A,B,C`` or ``FIELD=VALUE``."""
+    """Parse ``FIELD=LOW:HIGH``, ``FIELD=A,B,C`` or ``FIELD=VALUE``; return the field and its axis.
+
+    **Raises:** `ProblemError` if the text has another form, or if its bounds do not suit the field.
+    """
     field, equals, form = (part.strip() for part in text.partition("="))
     if not (field and equals and form):
         refuse("--over", "FIELD=LOW:HIGH or a list such as FIELD=5,10,20", f"it is {text!r}")

@@ -1,4 +1,4 @@
-"""`flowsim sweep` and `flowsim explore`: integrate a grid of problems, and draw the map or write the page."""
+"""`flowsim sweep` and `flowsim explore`: integrate the problems of a grid, and draw the map or write the page."""
 
 import collections
 import pathlib
@@ -37,8 +37,12 @@ def sweep(
     scheduler: str | None,
     shard: str | None,
 ) -> int:
-    """Integrate the problem over a grid of its fields and draw the map, or integrate a part of the grid. All files are
-    written to the folder ``out``.
+    """Integrate the problems of a grid, and draw their map in the folder ``out``.
+
+    With ``shard``, the text I/N, only integrate the I-th of N parts of the grid, and print what is missing. The
+    other arguments are those of `flowsim.cli.commands.problems.sweep`.
+
+    **Returns:** the exit status: 3 if a cell was not integrated to its end, else 0.
     """
     tables, axes = grid_of(path, over, overrides)
     mesh = mesh_over(devices, Hosts())
@@ -82,14 +86,17 @@ def explore(
     portrait: str | None,
     quiet: bool,
 ) -> int:
-    """Write a page with sliders over the flows of the problem over a grid of its fields."""
+    """Integrate the problems of a grid, and write the page that shows their flows with sliders."""
     page = to_explore(*grid_of(path, over, overrides), out, claims, portrait)
     print(f"page: {write_explored(page, not quiet)}")
     return FINISHED
 
 
 def grid_of(path: pathlib.Path, over: Sequence[str], overrides: Sequence[str]) -> tuple[Document, tuple[GridAxis, ...]]:
-    """The tables that all cells share, and the axes."""
+    """Return the tables that all cells share, and the axes of the grid.
+
+    **Arguments:** path: the problem; over: texts FIELD=VALUES, one for each axis; overrides: texts FIELD=VALUE.
+    """
     tables = dict(tables_of(path))
     for assignment in overrides:
         toml.override(tables, assignment)
@@ -97,7 +104,11 @@ def grid_of(path: pathlib.Path, over: Sequence[str], overrides: Sequence[str]) -
 
 
 def _what_is_missing(count: int, missing: Sequence[int], parts: int, shard: str) -> str:
-    """What remains to be done after a part, in one line."""
+    """Say in one line which batches are missing after a part of a sweep, and how to draw the map.
+
+    **Arguments:** count: the number of all batches; missing: the indices of missing ones; parts: the number of
+    parts; shard: the option --shard of this part.
+    """
     line = f"the map is drawn by the same command with --resume in place of --shard {shard}"
     if not missing:
         return f"All {count} batches are there: {line}."

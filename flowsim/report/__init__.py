@@ -1,1 +1,1 @@
-"""Reports of verdicts: tables, documents, the ledger, a page, pictures."""
+"""Reports of verdicts: text tables, a LaTeX table, report.html, the ledger, pages for a review, and figures."""

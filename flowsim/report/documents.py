@@ -1,4 +1,4 @@
-"""Verdicts as text: a table, and a line that counts them."""
+"""Verdicts as text: a table, a line that counts them, and the reasons for missing certificates."""
 
 import collections
 import textwrap
@@ -38,18 +38,19 @@ _SHORTEST = {"claim": 12, "where": 9, "certified": 9}  # widths to which columns
 
 
 def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool = False) -> str:
-    """The verdicts as aligned plain text, at most ``width`` columns wide.
+    """Format verdicts as a table of aligned plain text, at most ``width`` columns wide.
 
-    To fit the width, in this order: long texts are cut, the form is abbreviated, ids lose the paper's name, the columns
-    tightness, floor and place are left out, and ids lose more of their beginning. 45 columns always suffice, or 58 with
-    a column of certificates. If there is space left, it shows the statements, cut to fit. A line below the table gives
-    the time up to which statements for all t were judged, unless their rows give it or all later times are bounded too.
+    To fit the width, in this order: long texts are cut, the form is abbreviated, ids lose the paper's name, the
+    columns tightness, floor and place are left out, and ids lose more of their beginning. 45 columns always
+    suffice, or 58 with a column of certificates. Space that is left shows the statements, cut to fit. A line below
+    the table gives the time up to which statements for all t were judged, unless their rows give it or all later
+    times are bounded too.
 
     **Arguments:**
 
     - verdicts: the verdicts.
     - width: the number of columns.
-    - colours: whether to colour the verdicts, for a terminal.
+    - colours: whether to colour the verdicts with ANSI codes, for a terminal.
     """
     verdicts = list(verdicts)
     columns = _CERTIFIED if certificates_asked(verdicts) else _COLUMNS
@@ -111,7 +112,7 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
 
 
 def summary(verdicts: Iterable[Verdict]) -> str:
-    """The number of verdicts of each kind, the most urgent first: ``1 violated, 11 hold``."""
+    """Count the verdicts of each kind, the most urgent first: ``1 violated, 11 hold``."""
     counts = collections.Counter(verdict.verdict for verdict in verdicts)
     words = {judgement: "holds" if judgement is Judgement.HOLDS and n == 1 else _WORDS[judgement]
              for judgement, n in counts.items()}  # fmt: skip
@@ -119,7 +120,7 @@ def summary(verdicts: Iterable[Verdict]) -> str:
 
 
 def uncertified(verdicts: Iterable[Verdict]) -> list[str]:
-    """A line for each reason why there is no certificate, with the claims that have none."""
+    """Return a line for each reason why certificates are missing, with the claims to which the reason applies."""
     reasons: dict[str, list[str]] = {}
     for verdict in verdicts:
         if verdict.uncertified:
@@ -129,7 +130,10 @@ def uncertified(verdicts: Iterable[Verdict]) -> list[str]:
 
 
 def _clipped(name: str, text: str, width: int) -> str:
-    """A text cut to a width. Of an id the end is kept."""
+    """Cut a text to a width: an id at its beginning, another text at its end.
+
+    **Arguments:** name: the column, "claim" for an id; text; width.
+    """
     if len(text) <= width:
         return text
     return f"…{text[1 - width :]}" if name == "claim" else cut(text, width)

@@ -1,4 +1,4 @@
-"""The figures and the page of a run."""
+"""Draws the figures of a run and writes its report."""
 
 import functools
 import os
@@ -22,17 +22,17 @@ from flowsim.report.plots.verdicts import of_judged
 def draw_run(
     run: Run, out: str | os.PathLike, facts: Mapping[str, str], format: str, explored: str | None = None
 ) -> dict[str, str]:
-    """Draw the figures of a run and write report.html, and test_risk.npz where its problem has a table [test].
+    """Draw the figures of a run and write report.html. If the problem has a table [test], also write test_risk.npz.
 
     **Arguments:**
 
-    - run: what `flowsim.run` found.
+    - run: the result of `flowsim.run`.
     - out: the folder of the run.
-    - facts: texts by label that the page shows about the end of the flow, as `run_facts` gives it.
-    - format: of the figures, png, svg, pdf or pgf.
-    - explored: the name of a page with sliders in the folder, which the report links to.
+    - facts: texts by label that the page shows about the end of the flow, as `run_facts` returns them.
+    - format: the format of the figures, png, svg, pdf or pgf.
+    - explored: the name of a page with sliders in the folder, which the report links to; None without it.
 
-    **Returns:** the facts, with the risk on the prompts of [test].
+    **Returns:** the facts. With a table [test] they include the risk on its prompts.
     """
     problem, trajectory, out = run.problem, run.trajectory, pathlib.Path(out)
     # What papers predict is about flows.

@@ -1,4 +1,4 @@
-"""Further results of a finished run, besides its verdicts, as texts with labels."""
+"""Results of a finished run besides its verdicts, as texts with labels."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,11 @@ from flowsim.problem import Problem
 
 
 def run_facts(problem: Problem, evidence: Evidence | DescentEvidence) -> dict[str, str]:
-    """Further results of a finished run, besides its verdicts, text by label."""
+    """Gather results of a run besides its verdicts: the decay rate, the end point and its Hessian, and the
+    accuracy. For a sampled loss, also the loss at the end, and whether the samples determine the population loss.
+
+    **Returns:** texts by label; empty if the run is not finished.
+    """
     trajectory, loss = evidence.trajectory, evidence.loss
     if not evidence.status.finished:
         return {}
@@ -49,7 +53,7 @@ def run_facts(problem: Problem, evidence: Evidence | DescentEvidence) -> dict[st
 
 
 def test_facts(tested: RiskCurve) -> dict[str, str]:
-    """The risk at the end of a flow on the prompts of [test], text by label."""
+    """Return the risk at the end of a flow on the prompts of the table [test], as a text by label."""
     levels = (
         f"{tested.limit:.6g} at the limit, {tested.best_linear_error:.6g} for the best linear predictor, "
         f"{tested.zero_predictor_error:.6g} for zero"
@@ -59,7 +63,7 @@ def test_facts(tested: RiskCurve) -> dict[str, str]:
 
 
 def sharp_constants(verdicts: Iterable[Verdict]) -> dict[str, str]:
-    """The sharp constants along the flow next to those of the claims, text by label."""
+    """Return each sharp constant along the flow next to the constant of the theorem, as texts by label."""
     return {
         f"{verdict.id}, sharp {name}": f"{sharp:.6g}, in the theorem {value:.6g}"
         for verdict, name, value, sharp in with_sharp(verdicts)
@@ -67,7 +71,9 @@ def sharp_constants(verdicts: Iterable[Verdict]) -> dict[str, str]:
 
 
 def with_sharp(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, str, float, float]]:
-    """Each constant whose sharp value is known: its verdict, its name, its value, and the sharp value."""
+    """Iterate over the constants that have a known sharp value: the verdict, the name, the value, and the sharp
+    value.
+    """
     for verdict in verdicts:
         for name, value in verdict.constants.items():
             if f"sharp_{name}" in verdict.constants:
@@ -75,5 +81,5 @@ def with_sharp(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, str, floa
 
 
 def looseness(value: float, sharp: float) -> float | None:
-    """The ratio of a constant to the sharp one; None unless both are positive and finite."""
+    """Return sharp/value, the sharp constant over that of the statement; None unless both are positive and finite."""
     return sharp / value if 0 < value < math.inf and 0 < sharp < math.inf else None

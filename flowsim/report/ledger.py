@@ -1,4 +1,6 @@
-"""docs/claims.md with a page for each paper: every statement with its source, hypotheses and verdicts."""
+"""Writes the ledger: docs/claims.md and a page for each paper, with every statement, its source, hypotheses and
+verdicts.
+"""
 
 import itertools
 import re
@@ -46,13 +48,16 @@ _COUNT = re.compile(rf"({'|'.join(Judgement)}) \((\d+)\)")
 
 
 def ledger(entries: Iterable[Entry], file: str | None = None) -> dict[str, str]:
-    """The ledger of an audit in Markdown: an index, and a page for each paper with a summary and all claims. The claims
-    of a Python file give one page.
+    """Write the ledger of an audit in Markdown: an index, and for each paper a page with a summary and all claims.
+    The claims of a Python file give one page.
 
-    **Arguments:** entries: the verdicts; file: the Python file of the claims. Without it they are those of papers, and
-    their sections link to counterexamples and constants in the repository.
+    **Arguments:**
 
-    **Returns:** pages by name.
+    - entries: the verdicts, those on one claim next to each other.
+    - file: the Python file that declares the claims. None for claims of papers, whose sections link to
+      counterexamples and sharp constants in the repository.
+
+    **Returns:** the text of each page by its file name.
     """
     groups = [list(group) for _, group in itertools.groupby(entries, key=lambda entry: entry.claim)]
     if file is not None:
@@ -89,7 +94,10 @@ def _summary(groups: Sequence[Sequence[Entry]]) -> str:
 
 
 def counts_in(page: str) -> dict[tuple[str, str], dict[Judgement, int]]:
-    """How often each verdict was given to a claim, by its id and form, from a paper's page of the ledger."""
+    """Read how often each verdict was given to each claim, from the text of a paper's page in the ledger.
+
+    **Returns:** for each (id, form) the number of problems with each verdict.
+    """
     return {
         (name, form): {Judgement(word): int(count) for word, count in _COUNT.findall(verdicts)}
         for name, form, verdicts in _ROW.findall(page)
@@ -97,12 +105,15 @@ def counts_in(page: str) -> dict[tuple[str, str], dict[Judgement, int]]:
 
 
 def _own(group: Iterable[Entry]) -> list[Entry]:
-    """The entries of a claim's own problems."""
+    """Return the entries about the problems that a claim lists, without its counterexample."""
     return [entry for entry in group if entry.name != COUNTEREXAMPLE]
 
 
 def _shown(group: Iterable[Entry]) -> str:
-    """The result of a certificate for a claim and the name of its problem, or the reason why there is none."""
+    """Return the result of a certificate for a claim with the name of its problem, or why there is no certificate.
+
+    **Arguments:** group: the entries of the claim.
+    """
     verdicts = [(entry.name, entry.verdict) for entry in group]
     for name, verdict in verdicts:
         if verdict.certified:
@@ -146,12 +157,12 @@ def _section(group: Sequence[Entry], linked: bool) -> str:
 
 
 def anchor_of(name: str, form: str) -> str:
-    """The anchor of a claim's heading: in lower case, without dots, as GitHub and Sphinx make it."""
+    """Return the anchor of a claim's heading: in lower case and without dots, as GitHub and Sphinx generate it."""
     return f"{name} {form}".lower().replace(".", "").replace(" ", "-")
 
 
 def escaped(text: str) -> str:
-    """The text with characters of Markdown escaped."""
+    """Escape the characters of a text that have a meaning in Markdown."""
     for character in "\\|*_<>":
         text = text.replace(character, f"\\{character}")
     return text

@@ -1,4 +1,4 @@
-"""Statements in HTML, with formulas in MathML, which browsers display without scripts or network."""
+"""Converts statements to HTML, with formulas in MathML, which browsers display without scripts or network."""
 
 import functools
 import html
@@ -19,24 +19,24 @@ _ATTRIBUTES |= {"scriptlevel", "width"}
 
 
 def statement_in_html(of: Verdict | Claim) -> str:
-    """The statement of a verdict or a claim: its text escaped, its formulas in MathML."""
+    """Convert the statement of a verdict or a claim to HTML. Its text is escaped, and its formulas become MathML."""
     return in_html(latex(of.statement))
 
 
 def name_in_html(name: str) -> str:
-    """The name of a hypothesis, or a label that ends with a constant, in HTML."""
+    """Convert the name of a hypothesis, or a label that ends with the name of a constant, to HTML."""
     return in_html(latex_of_name(name))
 
 
 @functools.cache
 def in_html(latex: str) -> str:
-    """Text-mode LaTeX in HTML."""
+    """Convert text-mode LaTeX with formulas to HTML."""
     parts = text_and_formulas(latex)
     return "".join(_formula(part) if place % 2 else html.escape(unescaped(part)) for place, part in enumerate(parts))
 
 
 def _formula(latex: str) -> str:
-    """A formula in MathML, without active elements; its source if it cannot be converted."""
+    """Convert a formula to MathML without active elements. If it cannot be converted, return its escaped source."""
     from latex2mathml.converter import convert  # slow to import
 
     try:
@@ -52,7 +52,7 @@ def _formula(latex: str) -> str:
 
 
 def _mend(element: ElementTree.Element) -> None:
-    """Display a letter or an operator as in LaTeX."""
+    """Change an element so that browsers display its letter or operator as LaTeX does."""
     text = element.text = _MENDED.get((element.text or "").strip(), element.text or "")
     if element.tag == "mi" and text in _CAPITALS:
         element.set("mathvariant", "normal")

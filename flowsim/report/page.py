@@ -1,4 +1,4 @@
-"""report.html: a run as a self-contained page that reads like a page of a paper."""
+"""Writes report.html, which shows a run as one self-contained page in the style of a paper."""
 
 import base64
 import functools
@@ -41,19 +41,19 @@ def write_report(
     captions: Mapping[str, str] | None = None,
     explored: str | None = None,
 ) -> None:
-    """Write report.html, a self-contained page with problem, verdicts, figures and the settings of the computation.
+    """Write report.html, a self-contained page with the problem, verdicts, figures and settings of a run.
 
     **Arguments:**
 
-    - path: the file.
+    - path: the file to write.
     - spec: the problem.
     - trajectory: the flow.
     - verdicts: the verdicts.
-    - figures: names and files (png or svg) as `flowsim.report.plots.draw_all` returns them.
+    - figures: the file (png or svg) of each figure by name, as `flowsim.report.plots.draw_all` returns them.
     - predictions: what a paper predicts for the start, or None.
-    - facts: further results at the end of the flow, text by label.
-    - captions: of figures that have no caption here.
-    - explored: the name of a page with sliders in the same folder, to which a link leads.
+    - facts: further results at the end of the flow, as texts by label.
+    - captions: captions of further figures, by name.
+    - explored: the name of a page with sliders in the same folder, to which a link leads; None without it.
 
     **Raises:** `ValueError` on a figure that a page cannot show.
     """
@@ -93,7 +93,7 @@ def write_report(
 
 @functools.cache
 def template(name: str) -> jinja2.Template:
-    """A template of the folder ``templates``."""
+    """Load a template from the folder ``templates``, with the filters that the pages use."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent / "templates"),
         autoescape=True,
@@ -115,15 +115,17 @@ def template(name: str) -> jinja2.Template:
 
 
 def _captions(predictions: Predictions | None) -> dict[str, str]:
-    """A paper's captions for figures."""
+    """Return the captions that a paper gives for figures, by the figures' names."""
     if predictions is None:
         return {}
     return {name: drawn.caption for name, drawn in predictions.curves.items()} | dict(predictions.captions)
 
 
 def _loosest(applicable: Sequence[Verdict]) -> tuple[Verdict, str, str] | None:
-    """The statement that holds with the loosest constant, the name of this, and how loose it is; None if none is looser
-    than by a half.
+    """Find the statement that holds with the loosest constant.
+
+    **Returns:** its verdict, the name of the constant, and how loose the constant is in words; None if no constant
+    differs from the sharp one by a factor of 1.5 or more.
     """
     found: list[tuple[float, Verdict, str, str]] = []
     for verdict, name, *pair in with_sharp(applicable):
@@ -136,7 +138,11 @@ def _loosest(applicable: Sequence[Verdict]) -> tuple[Verdict, str, str] | None:
 
 
 def _counts(ordered: Sequence[Verdict]) -> list[tuple[str, int, list[Verdict]]]:
-    """``11 hold``, ``1 is violated``, with the number and the verdicts that are named."""
+    """Count the verdicts of each kind, for sorted verdicts.
+
+    **Returns:** for each kind a text such as "11 hold" or "1 is violated", the number, and the verdicts to list by
+    name, which are those that are violated or unresolved.
+    """
     counts = []
     for judgement, found in itertools.groupby(ordered, key=lambda verdict: verdict.verdict):
         same = list(found)
@@ -151,7 +157,7 @@ def _counts(ordered: Sequence[Verdict]) -> list[tuple[str, int, list[Verdict]]]:
 
 
 def _shown(verdicts: Sequence[Verdict]) -> str:
-    """A sentence that counts what certificates show; empty if none was asked for."""
+    """Return a sentence that counts how many statements certificates prove and refute; empty without certificates."""
     if not certificates_asked(verdicts):
         return ""
     counts = {word: sum(verdict.certified == word for verdict in verdicts) for word in ("proved", "refuted")}
@@ -159,7 +165,9 @@ def _shown(verdicts: Sequence[Verdict]) -> str:
 
 
 def _hypotheses(ordered: Iterable[Verdict]) -> list[tuple[Hypothesis, list[str]]]:
-    """Each hypothesis once, with the ids of the claims that have it; those that are not met come first."""
+    """Return each hypothesis once, with the ids of the claims that assume it. Hypotheses that are not met come
+    first.
+    """
     found: dict[str, tuple[Hypothesis, list[str]]] = {}
     for verdict in ordered:
         for hypothesis in verdict.hypotheses:

@@ -1,4 +1,4 @@
-"""Verdicts as a table for a paper."""
+"""Writes verdicts as a LaTeX table for a paper."""
 
 from collections.abc import Sequence
 
@@ -23,8 +23,8 @@ _FOOT = r"""  \bottomrule
 
 
 def verdicts_table(verdicts: Sequence[Verdict]) -> str:
-    """verdicts.tex: a row with source, statement, verdict, margin and floor for every statement that applies. The table
-    is a tabular, or a longtable if it does not fit on a page.
+    """Return the text of verdicts.tex: a row with source, statement, verdict, margin and floor for every statement
+    that applies. The table is a tabular, or a longtable if it does not fit on a page.
     """
     rows = [_row(verdict) for verdict in verdicts if verdict.verdict is not Judgement.NOT_APPLICABLE]
     long = len(rows) > _LONGEST

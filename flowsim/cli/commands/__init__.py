@@ -1,4 +1,4 @@
-"""The commands with their options. Heavy modules are imported after parsing."""
+"""The commands with their options. Modules that are slow to import are imported after the options are parsed."""
 
 from flowsim.cli.commands.claims import audit, certify, check, cite, claims, verify
 from flowsim.cli.commands.problems import explore, init, run, sweep

@@ -1,4 +1,4 @@
-"""Options that commands share, and how a command is called."""
+"""The options that commands share, and the import of a command's function."""
 
 import importlib
 import pathlib
@@ -12,7 +12,12 @@ from flowsim.cli.prepare import prepare_jax
 
 
 def entry_of(module: str, name: str) -> Callable[..., int]:
-    """The function that a command calls. Its import takes a second or more; a terminal shows a progress bar for it."""
+    """Prepare JAX, and return the function of `flowsim.cli` that does the work of a command.
+
+    The import takes a second or more, for which a terminal shows a progress bar.
+
+    **Arguments:** module, name: ``flowsim.cli.{module}.{name}``.
+    """
     from flowsim._core.progress import progress_bar
 
     with progress_bar("starting", 1, shown=sys.stderr.isatty()):
@@ -21,7 +26,7 @@ def entry_of(module: str, name: str) -> Callable[..., int]:
 
 
 def if_given(metavar: str, help: str | None = None) -> Any:
-    """An option that is left out by default, which its help need not say."""
+    """Describe an option that is left out by default. Its help does not mention the default."""
     return tyro.conf.arg(metavar=metavar, help=help, help_behavior_hint="")
 
 

@@ -127,7 +127,7 @@ def referee(
     form: Form = "printed",
     seed: Seed = 0,
 ) -> int:
-    """Write what a referee needs to know of a claim: its verdicts, proofs, hypotheses, and what was not checked.
+    """Write what a referee needs to know about a claim: its verdicts, proofs, hypotheses, and what was not checked.
 
     Args:
         claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for your claim; smith2025 for the records about the
