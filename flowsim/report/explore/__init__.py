@@ -1,4 +1,4 @@
-"""A self-contained page over the flows of a grid: sliders, and the plane of two weights."""
+"""A self-contained page with the flows of a grid of problems: sliders, and the plane of two weights."""
 
 from flowsim.report.explore.page import Explorable as Explorable
 from flowsim.report.explore.page import explore as explore

@@ -1,4 +1,4 @@
-"""A self-contained page with sliders over the flows of a grid."""
+"""Writes a self-contained page with sliders that shows the flows of a grid of problems."""
 
 import contextlib
 import hashlib
@@ -58,36 +58,45 @@ def explore(
     portrait: str | Sequence[str] | None = None,
     progress: bool = False,
 ) -> pathlib.Path:
-    """Write a page with a slider for each axis of a grid of problems: the loss with the envelope that a paper promises,
-    what the model learns, the margins of claims, and whether their hypotheses are met.
+    """Write a page with a slider for each axis of a grid of problems.
 
-    The page is one file of at most 2 MB that needs neither a server nor the network. The flows are those of `sweep`:
-    its finished batches stay in a folder next to the page until it is written, and the same call uses them. A margin
-    is an estimate; a verdict is given by `run` or `check` alone.
+    For the chosen cell the page shows the loss with the envelope that a paper promises, what the model learns, the
+    margins of claims, and whether their hypotheses are met. It is one file of at most 2 MB that needs neither a
+    server nor the network. The flows are those of `sweep`. Their finished batches stay in a folder next to the page
+    until it is written, so that the same call can resume from them. A margin is an estimate; only `run` and `check`
+    give a verdict.
 
     **Arguments:**
 
     - problem: what all cells share, as for `sweep`.
-    - over: dotted names of fields with their values, as for `sweep`.
-    - out: the page, a name that ends with .html.
-    - claims: a pattern of the ids of claims whose margins are shown, as for `sweep`.
+    - over: the values of each field that varies, by dotted name, as for `sweep`.
+    - out: the path of the page, which must end with .html.
+    - claims: a pattern for the ids of claims whose margins are shown, as for `sweep`.
     - portrait: the names of two weights, such as ("a", "b") or ("u_minus1", "U11[0][1]"), or of observables of the
-      user's file. The page then also shows all flows in the plane of the two. There the start can be dragged from one
-      start of the grid to another. Starts whose flows end together have one colour. If the flows conserve a conic in
-      the two weights, it is drawn through the start.
+      user's file. The page then also shows all flows in the plane of these two numbers. There the start can be
+      dragged from one start of the grid to another. Starts whose flows end together have one colour. If the flows
+      conserve a conic in the two weights, the conic through the start is drawn.
     - progress: whether to show a progress bar.
 
     **Returns:** the path of the page.
 
-    **Raises:** `ProblemError`, a `ValueError`, in one line, before anything is integrated.
+    **Raises:** `ProblemError`, a `ValueError` with a message of one line, before anything is integrated.
     """
     axes = tuple(GridAxis.of(field, values) for field, values in over.items())
     return write_explored(to_explore(maps.tables_of(problem), axes, pathlib.Path(out), claims, portrait), progress)
 
 
 class Explorable(NamedTuple):
-    """A page that passed all checks: the map that it shows, its cells and their problems, the claims by margin, and the
-    plane of its portrait.
+    """A page that passed all checks and can be written.
+
+    **Fields:**
+
+    - out: the path of the page.
+    - unfinished: the map of the grid, still without quantities.
+    - plan: the cells and the batches in which they are integrated.
+    - problems: the problem of each cell.
+    - named: the claims behind each margin, by the name of the margin.
+    - plane: the two coordinates of the portrait, or None.
     """
 
     out: pathlib.Path
@@ -105,9 +114,13 @@ def to_explore(
     claims: str | None,
     portrait: str | Sequence[str] | None = None,
 ) -> Explorable:
-    """Check everything that can be checked before a grid is integrated.
+    """Check everything about a page that can be checked before the grid is integrated, and return the page to
+    write.
 
-    **Arguments:** tables: the problem; axes; out; claims; portrait: as for `explore`.
+    **Arguments:** tables: the problem that all cells share; axes: those of the grid; out, claims, portrait: as for
+    `explore`.
+
+    **Raises:** `ProblemError` naming the option that is wrong.
     """
     if out.suffix != ".html" or out.is_dir():
         refuse("--out", "a file that ends with .html", f"it is {out}")
@@ -130,7 +143,7 @@ def to_explore(
 
 
 def write_explored(page: Explorable, progress: bool) -> pathlib.Path:
-    """Integrate the grid of a page, and write it."""
+    """Integrate the grid of a page, write the page, and return its path. The folder of finished batches is removed."""
     out, unfinished, plan = page.out, page.unfinished, page.plan
     with folder_of(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +158,7 @@ def write_explored(page: Explorable, progress: bool) -> pathlib.Path:
 
 
 def _said(named: Mapping[str, Sequence[Claim]], problems: Sequence[Problem]) -> dict[str, list[Claim]]:
-    """The claims about some of the problems, by the names of their margins."""
+    """Return the claims that are about at least one of the problems, by the name of their margin."""
     kinds = {(type(problem.loss), type(problem.start)): problem for problem in problems}.values()
     about = lambda claim: any(claim.foreign(problem.loss, problem.start) is None for problem in kinds)
     found = {name: [claim for claim in claims if about(claim)] for name, claims in named.items()}
@@ -153,7 +166,11 @@ def _said(named: Mapping[str, Sequence[Claim]], problems: Sequence[Problem]) -> 
 
 
 def _check_size(cells: int, modes: int, claims: int) -> None:
-    """Refuse a grid whose page is too large even with few rows of each flow."""
+    """Refuse a grid whose page would be too large even with the fewest rows for each flow.
+
+    **Arguments:** cells, modes, claims: the numbers of cells, of curves of each flow besides time and loss, and of
+    margins.
+    """
     least = cells * (_CELL + _NUMBER * (_FEWEST_ROWS * (2 + modes) + claims))
     if least > MOST_BYTES:
         came = f"its {cells} cells take about {least / 1e6:.2g} MB"
@@ -166,7 +183,10 @@ def _count_of_modes(problem: Problem) -> int:
 
 
 def _fitting(found: Map, asked: Explorable) -> bytes:
-    """The page with as many rows of each flow as it has room for."""
+    """Return the page as bytes, with as many rows (output times) of each flow as fit in 2 MB.
+
+    **Raises:** `ProblemError` if even the fewest rows do not fit.
+    """
     size = 0
     data = _data(found, asked)
     for rows in _GRID_OF_ROWS:
@@ -206,7 +226,7 @@ def _what(spec: AbstractSpec) -> str:
 
 
 class _Numbered:
-    """Different values with their numbers, in the order in which they came."""
+    """Numbers different strings in the order in which they first occur, so that repeated texts are stored once."""
 
     def __init__(self):
         self._numbers: dict[str, int] = {}
@@ -219,7 +239,9 @@ class _Numbered:
 
 
 def _data(found: Map, asked: Explorable) -> Document:
-    """What the page shows: axes, texts, the ends of its axes, and the cells, the last axis varying fastest."""
+    """Return the data of the page for JSON: axes, texts, the ends of the drawn axes, and the cells in the order of
+    the grid, with its last axis varying fastest.
+    """
     problems, named = asked.problems, asked.named
     columns = {
         name: array.reshape(len(problems), *array.shape[len(found.shape) :]) for name, array in found.quantities.items()
@@ -267,17 +289,18 @@ def _data(found: Map, asked: Explorable) -> Document:
 
 
 def _rows(row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The times, values and modes of a cell, without what fills its arrays."""
+    """Return the times (T,), values (T,) and modes (k, T) of a cell, without the NaN that pad its arrays."""
     count = int(np.sum(np.isfinite(row["curve_t"])))
     modes = row["curve_modes"][:count]
     return row["curve_t"][:count], row["curve_value"][:count], modes[:, np.isfinite(modes[0])].T
 
 
 def _promised(problem: Problem, known: bool, texts: _Numbered) -> Document:
-    """What a paper says about a cell before anything is integrated: the rate of its envelope, 0 without one, and what
-    it requires of the start.
+    """Return what a paper predicts for a cell without integration: the rate of its envelope, 0 without a known
+    rate, and the conditions on the start.
 
-    **Arguments:** known: whether the excess is known; texts: the texts of the page.
+    **Arguments:** known: whether the excess is known; texts: the numbered texts of the page, to which texts are
+    added.
     """
     predicted = predictions_of(problem)
     if predicted is None:
@@ -294,8 +317,10 @@ def _promised(problem: Problem, known: bool, texts: _Numbered) -> Document:
 
 
 def _view(cells: Sequence[Document]) -> Document:
-    """The ends of the axes, the same for all cells, and whether they are logarithmic: [low, high, logarithmic] of the
-    loss and of the modes, None where there is nothing to draw, and [low, high] of time.
+    """Return the ends of the drawn axes, which all cells share.
+
+    **Returns:** "t": [low, high] of time; "y" and "m": [low, high, whether the axis is logarithmic] of the loss and
+    of the modes, or None if there is nothing to draw.
     """
     begins, ends = [], []
     for cell in cells:
@@ -334,7 +359,7 @@ def _ends(values: np.ndarray, logarithmic: bool) -> list[float | int | bool | No
 
 
 def _thinned(cell: Document, most: int) -> Document:
-    """A cell in JSON's types, with at most so many rows."""
+    """Convert a cell to JSON's types, with at most ``most`` rows of its flow and of its path."""
     count = cell["t"].size
     rows = np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
     numbers = {

@@ -1,4 +1,4 @@
-"""What the page shows in the plane of two weights: paths, the ends that flows reach, and the curve that they keep."""
+"""The data of a page about the plane of two weights: the paths, where flows end, and the conserved conic."""
 
 from collections.abc import Mapping, Sequence
 
@@ -31,15 +31,19 @@ _TERMS = ("{x}²", "{y}²", "{x} {y}", "{x}", "{y}")
 def portrayed(
     plane: Portrait, columns: Mapping[str, np.ndarray], shape: Sequence[int], problems: Sequence[Problem]
 ) -> tuple[Document, list[Document]]:
-    """The portrait in JSON's types, and what it adds to each cell: p, the points of its path, and k, the number of what
-    becomes of it.
+    """Return the portrait of all flows in JSON's types, and the data that it adds to each cell.
 
     **Arguments:**
 
     - plane: the two coordinates.
     - columns: the quantities of a map, with the cells on the first axis.
-    - shape: of the grid.
-    - problems: of the cells.
+    - shape: the shape of the grid.
+    - problems: the problem of each cell.
+
+    **Returns:** the portrait; for each cell "p", its path (2, points), and "k", the index of the set of ends in
+    which its flow ends.
+
+    **Raises:** `ProblemError` if a flow has no point with finite coordinates.
     """
     problems = [problem.prepared() for problem in problems]
     paths = [path[np.all(np.isfinite(path), axis=1)] for path in columns["curve_path"]]
@@ -81,10 +85,17 @@ def portrayed(
 def _sets(
     plane: Portrait, columns: Mapping[str, np.ndarray], problems: Sequence[Problem], last: np.ndarray, wide: np.ndarray
 ) -> list[tuple[int, str, np.ndarray]]:
-    """What becomes of flows from different starts: for each set of ends its rank, which is negative where flows are not
-    at rest, its description, and the places of its flows.
+    """Group flows from different starts by the set of ends that they reach.
 
-    **Arguments:** plane, columns, problems: of the flows; last: the last points of their paths; wide: the picture.
+    **Arguments:**
+
+    - plane: the two coordinates.
+    - columns, problems: the quantities and the problem of each flow.
+    - last: the last points of the paths in the plane, (flows, 2).
+    - wide: the width and height of the portrait.
+
+    **Returns:** for each set its rank, its description, and the indices of its flows. The rank is negative for
+    flows that are not at rest at their end.
     """
     found: list[tuple[tuple[float, ...], str, np.ndarray]] = []
     outcomes = columns["outcome"]
@@ -122,7 +133,7 @@ def _where(plane: Portrait, ends: np.ndarray, wide: np.ndarray) -> str:
 
 
 def _named(conic: Conic, plane: Portrait) -> str:
-    """The kept quantity in words, such as a² − b²."""
+    """Write the conserved quantity as a formula, such as a² − b²."""
     said = ""
     for coefficient, term in zip(conic.coefficients, _TERMS, strict=True):
         if coefficient:

@@ -1,4 +1,4 @@
-"""Pictures of a flow, with what a theorem promises."""
+"""Figures of a flow, with what a theorem promises, and of the verdicts about it."""
 
 from flowsim.report.plots.bands import loss_band as loss_band
 from flowsim.report.plots.dominance import gradient_dominance as gradient_dominance

@@ -1,4 +1,4 @@
-"""Axes with readable ticks: of time, of small ranges, and of whole numbers."""
+"""Gives axes readable ticks and labels, for times, for small ranges, and for few values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,9 @@ _FLOW_TIME = r"flow time  $t$"
 
 
 def readable(figure: Figure) -> None:
-    """Make logarithmic axes linear if they span so little that all their ticks would have the same label."""
+    """Make a logarithmic axis linear if its ends differ by less than a factor of 3, since all its ticks would have
+    the same label.
+    """
     for axes in figure.axes:
         for scale, limits, become in (
             (axes.get_xscale(), axes.get_xlim(), axes.set_xscale),
@@ -28,21 +30,25 @@ def readable(figure: Figure) -> None:
 
 
 def count_steps(figure: Figure) -> None:
-    """Label the time axes of a figure as those of gradient descent."""
+    """Label the time axes of a figure with the number of steps of gradient descent, instead of flow time."""
     for axes in figure.axes:
         axes.set_xlabel(axes.get_xlabel().replace(_FLOW_TIME, r"steps  $k$"))
 
 
 def few_ticks(axes: Axes, values: Sequence[float] | np.ndarray) -> None:
-    """Ticks of the time or parameter axis at the values themselves, if these are few."""
+    """Put the ticks of the horizontal axis at the given values, if these are few."""
     if len(values) <= _FEW:
         axes.set_xticks(np.asarray(values), [in_tex(value) for value in values])
         axes.xaxis.set_minor_locator(NullLocator())
 
 
 def time_axis(axes: Axes, t: np.ndarray, scale: str = "log") -> Axes:
-    """Label the time axis. A logarithmic axis has time 0 at its left end. For a flow with a late drop, times are
-    relative to the steepest point of the drop.
+    """Label and scale the time axis.
+
+    A logarithmic axis has time 0 at its left end. If the times begin below 0, they are relative to the steepest
+    point of a late drop, and the label says so.
+
+    **Arguments:** axes; t: the output times, (T,); scale: "log" or "linear".
     """
     if t[0] < 0:
         axes.set_xlabel(rf"flow time  $t - t_*$,  steepest at $t_*$ = {in_tex(-t[0])}")

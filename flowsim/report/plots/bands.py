@@ -1,4 +1,4 @@
-"""The loss along a sampled flow in its confidence band."""
+"""Draws the loss along a sampled flow in its confidence band."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -12,7 +12,9 @@ from flowsim.report.plots.flows import on_axes
 
 
 def of_band(trajectory: Trajectory, band: Mapping[str, Band]) -> dict[str, Callable[..., Axes]]:
-    """The picture of a band of `flowsim.confidence_band`; empty for an exact loss."""
+    """Return the figure of a band from `flowsim.confidence_band`, a function that draws on axes, as an entry
+    "loss-band". Empty for an exact loss, which has no band.
+    """
     if not band:
         return {}
     return {"loss-band": functools.partial(loss_band, trajectory=trajectory, band=band)}
@@ -20,7 +22,7 @@ def of_band(trajectory: Trajectory, band: Mapping[str, Band]) -> dict[str, Calla
 
 @on_axes
 def loss_band(axes: Axes, trajectory: Trajectory, band: Mapping[str, Band]) -> Axes:
-    """The loss against log time, in its confidence band."""
+    """Draw the loss against log time, in its confidence band."""
     t, (low, high) = np.asarray(trajectory.t), band["loss"]
     axes.fill_between(t[1:], low[1:], high[1:], color="C0", alpha=0.3, lw=0, label="95% of the population's flow")
     axes.plot(t[1:], np.asarray(trajectory.loss)[1:], color="C0", linestyle="-", label="flow of all samples")

@@ -1,4 +1,4 @@
-"""The squared gradient against the loss, with the line of a gradient dominance condition."""
+"""Draws the squared gradient against the loss, with the bound of a gradient dominance condition."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -14,7 +14,9 @@ from flowsim.report.plots.flows import on_axes, positive
 
 
 def of_verdicts(verdicts: Iterable[Verdict], trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
-    """The picture of the first verdict on a gradient dominance, with its constants; empty if there is none."""
+    """Return the figure of the first verdict about gradient dominance, a function that draws on axes, as an entry
+    "gradient-dominance"; empty if no verdict has the constants of such a condition.
+    """
     names = ("constant", "power", "threshold")
     for verdict in verdicts:
         if all(name in verdict.constants for name in names):
@@ -27,15 +29,16 @@ def of_verdicts(verdicts: Iterable[Verdict], trajectory: Trajectory) -> dict[str
 def gradient_dominance(
     axes: Axes, trajectory: Trajectory, *, constant: float, power: float, threshold: ArrayLike = 0.0
 ) -> Axes:
-    """|grad L|^2 against L on logarithmic axes, with the promised line c L^p from the threshold on, and the line with
-    the sharp constant along this trajectory.
+    """Draw |grad L|^2 against L on logarithmic axes, with the promised bound c L^p, and with the line C L^p for the
+    sharp constant C along this trajectory.
 
-    The loss decreases from right to left. Near a positive minimum the gradient vanishes and the loss does not, so that
-    the curve drops steeply. The condition fails below the point where the curve crosses its line.
+    The bound is promised where L is at least a threshold. The loss decreases from right to left. Near a positive
+    minimum the gradient vanishes and the loss does not, so that the curve drops steeply. The condition fails for
+    losses below the point where the curve crosses the line of the bound.
 
     **Arguments:**
 
-    - axes: where it is drawn.
+    - axes: the axes to draw on; callers give them as ``ax``.
     - trajectory: the flow.
     - constant, power, threshold: c, p, and the least L for which the bound is promised.
     """

@@ -1,8 +1,8 @@
-"""Pictures of a flow with what a theorem predicts. Every function draws on given axes, or on new ones, and returns
-them.
+"""Draws a flow with what a theorem predicts. Every public plot draws on the axes ``ax``, or on new ones, and
+returns them.
 
-Only ratios of recorded numbers are computed here. No global state changes: figures of a run are made without pyplot,
-and the style applies only during drawing.
+Only ratios of recorded numbers are computed here. No global state changes: figures of a run are created without
+pyplot, and the style applies only during drawing.
 """
 
 import contextlib
@@ -46,7 +46,10 @@ _LARGEST = 1e200  # on a logarithmic axis, whose margins would otherwise overflo
 
 @dataclasses.dataclass(frozen=True)
 class Sized:
-    """A picture that needs a figure of another size than the style's, in inches."""
+    """A figure whose size differs from that of the style.
+
+    **Fields:** draw: draws it on axes; size: its width and height in inches.
+    """
 
     draw: Callable[..., Axes]
     size: tuple[float, float]
@@ -57,14 +60,15 @@ class Sized:
 
 @contextlib.contextmanager
 def styled() -> Iterator[None]:
-    """A context with flowsim's style, in which values that are not finite are left out without a warning."""
+    """A context with flowsim's style. Values that are not finite are left out of figures without a warning."""
     with matplotlib.style.context(["default", str(STYLE)]), np.errstate(all="ignore"):
         yield
 
 
 def on_axes(draw: Callable[..., Axes]) -> Callable[..., Axes]:
-    """A function of (axes, ..) as a function of (.., ax=None). Without axes it draws on new ones of pyplot, in
-    flowsim's style.
+    """Turn a function ``draw(axes, ...)`` into ``drawn(..., ax=None)``.
+
+    Without ``ax`` the result draws on new axes of pyplot, in flowsim's style.
     """
 
     @functools.wraps(draw)
@@ -89,16 +93,17 @@ def on_axes(draw: Callable[..., Axes]) -> Callable[..., Axes]:
 
 @on_axes
 def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None, time: str = "log") -> Axes:
-    """The excess loss over time, with the promised envelope e^{-mu t} excess(0) and the local rate.
+    """Draw the excess loss over time, with the promised envelope e^{-mu t} excess(0) and the local rate.
 
-    The line of the local rate passes through the last point. With ``time="linear"`` an exponential is a straight line.
+    The line of the local rate passes through the last point. With ``time="linear"`` an exponential is a straight
+    line.
 
     **Arguments:**
 
-    - axes: where it is drawn.
+    - axes: the axes to draw on; callers give them as ``ax``.
     - trajectory: the flow.
     - predictions: what a paper predicts for the start, or None.
-    - time: "log" or "linear".
+    - time: the scale of the time axis, "log" or "linear".
     """
     t, values = counted(trajectory)[0], positive(trajectory.excess)
     if not np.any(np.isfinite(values)):
@@ -123,7 +128,7 @@ def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None =
 
 @on_axes
 def loss(axes: Axes, trajectory: Trajectory, above_least: bool = False) -> Axes:
-    """The loss over time, or how far it is above its least value along the flow, for a loss of unknown minimum."""
+    """Draw the loss over time. With ``above_least`` its least value along the flow is subtracted."""
     t, values = counted(trajectory)[0], np.asarray(trajectory.loss)
     axes.plot(t, positive(values - np.min(values)) if above_least else values, **_DATA, **_dots(t))
     if above_least and np.max(values) > np.min(values):
@@ -134,13 +139,13 @@ def loss(axes: Axes, trajectory: Trajectory, above_least: bool = False) -> Axes:
 
 @on_axes
 def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None) -> Axes:
-    """The Polyak-Lojasiewicz ratio |grad|^2 / excess over time, with the promised rate. The smallest value is marked.
+    """Draw the Polyak-Lojasiewicz ratio |grad L|^2 / (L - min L) over time, with the promised rate.
 
-    The smallest value is the sharp constant along this trajectory.
+    The smallest value is marked. It is the sharp constant along this trajectory.
 
     **Arguments:**
 
-    - axes: where it is drawn.
+    - axes: the axes to draw on; callers give them as ``ax``.
     - trajectory: the flow.
     - predictions: what a paper predicts for the start, or None.
     """
@@ -164,14 +169,14 @@ def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None
 
 @on_axes
 def curve(axes: Axes, trajectory: Trajectory, drawn: Curve, minimizer: PyTree) -> Axes:
-    """A quantity along the flow over time, with its levels.
+    """Draw a quantity along the flow over time, with its bounds and predicted values as horizontal lines.
 
     **Arguments:**
 
-    - axes: where it is drawn.
+    - axes: the axes to draw on; callers give them as ``ax``.
     - trajectory: the flow.
     - drawn: the quantity.
-    - minimizer: the model of least loss.
+    - minimizer: the model of least known loss.
     """
     t, values = counted(trajectory)[0], drawn.values(trajectory, minimizer)
     logarithmic = drawn.logarithmic or bool(0 < np.min(values) < np.max(values) / 20)
@@ -186,10 +191,11 @@ def curve(axes: Axes, trajectory: Trajectory, drawn: Curve, minimizer: PyTree) -
 
 @on_axes
 def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
-    """The relative errors of quantities that are zero along an exact flow, over time.
+    """Draw the relative errors of quantities that are zero along an exact flow, over time.
 
-    These are the energy defect |L(0) - L(t) - int_0^t |grad L|^2| and, if the model has one, the drift of its balance,
-    with the solver's tolerance. Exact zeros cannot be shown on a logarithmic axis.
+    They are the energy defect |L(0) - L(t) - int_0^t |grad L|^2| and, if the model has a balance, the drift of this
+    conserved balance. The solver's tolerance is drawn for comparison. Exact zeros are left out, since a logarithmic
+    axis cannot show them.
     """
     t, dissipated = counted(trajectory)[0], np.asarray(trajectory.dissipated)
     known = trajectory.excess if np.all(np.isfinite(trajectory.excess)) else trajectory.loss
@@ -213,8 +219,8 @@ def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
 
 @on_axes
 def scale_condition(axes: Axes, predictions: Predictions) -> Axes:
-    """The scale of the start against the bound below which a rate is promised, and the promised rates at other
-    scales.
+    """Draw the scale of the start, the bound below which a rate is promised, and the promised rate as a function of
+    the scale.
     """
     known, rate = predictions.scale_bound, predictions.rate
     bound = known.bound
@@ -251,7 +257,9 @@ def scale_condition(axes: Axes, predictions: Predictions) -> Axes:
 
 @on_axes
 def test_risk(axes: Axes, curve: RiskCurve) -> Axes:
-    """The risk on new prompts over time, with the risk of the limit and of the best linear predictor."""
+    """Draw the risk on new prompts over time, with the risks of the predicted limit and of the best linear
+    predictor.
+    """
     axes.plot(curve.t, positive(curve.risk), **_DATA, **_dots(curve.t))
     axes.set_yscale("log")
     if curve.limit > 0:
@@ -272,19 +280,20 @@ def draw_all(
     tested: RiskCurve | None = None,
     more: Mapping[str, Callable[..., Axes]] | None = None,
 ) -> dict[str, pathlib.Path]:
-    """Draw every figure of a run into ``folder``; partial files are never visible.
+    """Draw every figure of a run into a folder. Partial files are never visible.
 
     **Arguments:**
 
-    - folder: the folder.
+    - folder: the folder, which exists.
     - trajectory: the flow.
     - predictions: what a paper predicts for the start, or None.
     - format: "png", "svg", "pdf", or "pgf", which needs pdflatex.
     - tested: the risk on new prompts, or None.
-    - more: further pictures by name, each a function that draws on axes.
+    - more: further figures by name, each a function that draws on axes.
 
-    **Returns:** names and files in the order of a report, for `flowsim.report.page.write_report`. A page cannot show
-    pdf or pgf. With these formats the returned files are png, in addition to those in the format.
+    **Returns:** the file of each figure by name, in the order of a report, for `flowsim.report.page.write_report`.
+    A page cannot show pdf or pgf, so that with these formats the figures are also written as png, and the png are
+    returned.
     """
     folder = pathlib.Path(folder)
     paths = {}
@@ -304,7 +313,10 @@ def draw_all(
 
 @contextlib.contextmanager
 def drawing(path: str | os.PathLike, **options: Any) -> Iterator[Figure]:
-    """A figure in flowsim's style that is written to a path after it is drawn. The options are those of `Figure`."""
+    """A context whose value is a new figure in flowsim's style, which is written to ``path`` at the end.
+
+    **Arguments:** path: the file, in the format of its suffix; options: those of `Figure`.
+    """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with styled():
@@ -314,7 +326,7 @@ def drawing(path: str | os.PathLike, **options: Any) -> Iterator[Figure]:
 
 
 def save(figure: Figure, path: str | os.PathLike) -> None:
-    """Write a figure in the format of its suffix; a partial file is never visible. Equal figures give equal bytes."""
+    """Write a figure in the format of the path's suffix, never partially. Equal figures give equal bytes."""
     readable(figure)
     kind = pathlib.Path(path).suffix.removeprefix(".")
     date = {"svg": "Date", "pdf": "CreationDate"}.get(kind)
@@ -350,29 +362,29 @@ def _figures(trajectory: Trajectory, predictions: Predictions | None, tested: Ri
 
 
 def positive(values: ArrayLike) -> np.ndarray:
-    """The values, with NaN in place of those that a logarithmic axis cannot show."""
+    """Return the values as float64, with NaN in place of those that a logarithmic axis cannot show."""
     values = np.asarray(values, dtype=float)
     return np.where((values > 1 / _LARGEST) & (values < _LARGEST), values, np.nan)
 
 
 def _relative(error: np.ndarray, terms: np.ndarray) -> np.ndarray:
-    """|error| over the largest of its terms, NaN where it is zero."""
+    """Return |error| divided by the largest |term|; NaN where the error is zero."""
     return positive(np.abs(error) / max(np.max(np.abs(terms)), np.finfo(float).tiny))
 
 
 def _squared_norm(leaf: ArrayLike) -> np.ndarray:
-    """The squared norm of a weight at each output time."""
+    """Return the sum of the squared entries of a weight at each output time, (T,)."""
     entries = np.asarray(leaf)
     return np.sum(entries**2, axis=tuple(range(1, entries.ndim)))
 
 
 def _dots(t: np.ndarray) -> Options:
-    """Markers for a line through a single point, which would be invisible."""
+    """Return the options of markers for a line with a single point, which would be invisible without a marker."""
     return {"marker": "o"} if t.size == 1 else {}
 
 
 def _level(axes: Axes, t: np.ndarray, value: float, label: str, role: Options, below: bool = False) -> None:
-    """A horizontal line with a label."""
+    """Draw a horizontal line with a label, which is under the line if ``below`` is set."""
     axes.plot([t[0], t[-1]], [value, value], **role)
     side, offset = ("top", -4) if below else ("bottom", 3)
     place = (0.02, value), (0, offset)

@@ -1,8 +1,8 @@
-"""The picture of a map: where each flow ends, how long it takes, which margin is smallest.
+"""Draws the map of a sweep: where each flow ends, how long it takes, and which margin is smallest.
 
-A map with one axis is drawn as lines. With two axes it is drawn as images, with the first axis horizontal. With more
-axes there is a row of images for each value of the further axes. A boundary line shows where the hypotheses of the
-claims are met. All cells have equal size, and no information is in colour only.
+A map with one axis is drawn as lines. With two axes it is drawn as images, with the first axis horizontal. With
+more axes there is a row of images for each combination of values of the other axes. A boundary line shows where the
+hypotheses of the claims are met. All cells have equal size, and nothing is shown by colour alone.
 """
 
 import itertools
@@ -57,31 +57,33 @@ _LONGEST = 18  # characters, in a list that is a label
 
 
 def draw(found: Map, path: str | os.PathLike) -> None:
-    """Draw a map into a file, in the format of its suffix; a partial file is never visible."""
+    """Draw a map into a file, in the format of the path's suffix. A partial file is never visible."""
     with styled():
         save(figure(found), path)
 
 
 def figure(found: Map) -> Figure:
-    """The picture of a map."""
+    """Return the figure of a map."""
     return _lines(found) if len(found.axes) == 1 else _images(found)
 
 
 def _margins(found: Map) -> dict[str, np.ndarray]:
-    """The margins of claims that promise something in some cell, by name."""
+    """Return the margins of each claim that promises something in at least one cell, by name."""
     names = [name.removeprefix("met_") for name in found.quantities if name.startswith("met_")]
     margins = {name: found[f"margin_{name}"] for name in names}
     return {name: values for name, values in margins.items() if np.any(np.isfinite(values))}
 
 
 def _further_times(found: Map) -> list[str]:
-    """The times that papers add."""
+    """Return the names of the times that papers add to a map."""
     own = ("margin_", "smallest_", *_TIMES)
     return [name for name in found.quantities if name.endswith("_time") and not name.startswith(own)]
 
 
 def met(found: Map) -> np.ndarray:
-    """Whether, in each cell, the hypotheses of all claims are met that promise something in some cell."""
+    """Return, for each cell, whether the hypotheses of all claims are met. Claims that promise nothing in any cell
+    are ignored.
+    """
     return np.all([found[f"met_{name}"] for name in _margins(found)], axis=0) & np.ones(found.shape, dtype=bool)
 
 
@@ -194,29 +196,33 @@ def _mesh(figure: Figure, axes: Axes, values: np.ndarray, norm: Normalize | None
 
 
 def _symbols(axes: Axes, here: np.ndarray, symbol: str, colour: str) -> None:
-    """A symbol in the middle of each of these cells."""
+    """Draw a symbol in the middle of each cell where ``here`` is true."""
     x, y = np.nonzero(here)
     size = float(np.clip(90 / max(here.shape), 1.5, 7))
     axes.plot(x + 0.5, y + 0.5, linestyle="", marker=symbol, color=colour, mfc="none", markersize=size)
 
 
 def _edges(held: np.ndarray) -> list[list[tuple[int, int]]]:
-    """The sides of cells between those where a condition holds and those where it does not."""
+    """Return the sides that separate cells where a condition holds from cells where it does not, each as two end
+    points.
+    """
     across = [[(i + 1, j), (i + 1, j + 1)] for i, j in np.argwhere(held[1:] != held[:-1]).tolist()]
     along = [[(i, j + 1), (i + 1, j + 1)] for i, j in np.argwhere(held[:, 1:] != held[:, :-1]).tolist()]
     return across + along
 
 
 def _ticks(axis: XAxis | YAxis, swept: GridAxis, room: float, offset: float = 0.5) -> None:
-    """Ticks at powers of ten on a geometric axis, else at every value if the labels fit. If not, at some of the
-    numbers, or with slanted words.
+    """Set readable ticks on an axis of the figure.
+
+    They are at powers of ten if the values are geometric, and else at every value if the labels fit. Otherwise some
+    of the numbers are labelled, or words are slanted.
 
     **Arguments:**
 
-    - axis: of the picture.
-    - swept: of the sweep.
-    - room: the width for labels in inches.
-    - offset: the position of a tick within its cell.
+    - axis: the axis of the figure.
+    - swept: the axis of the sweep.
+    - room: the width for all labels in inches.
+    - offset: the position of a tick within its cell, in cells.
     """
     values, places = swept.values, np.arange(len(swept.values)) + offset
     numbers = np.asarray(values, dtype=float) if all(_is_number(value) for value in values) else None
@@ -246,7 +252,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_geometric(numbers: np.ndarray) -> bool:
-    """Whether the numbers span more than a power of ten in equal ratios, or are many."""
+    """Whether ascending numbers span more than a factor of 30, and either have equal ratios or are more than 8."""
     if not (numbers[0] > 0 and numbers[-1] / numbers[0] > 30):
         return False
     steps = np.diff(np.log(numbers))
@@ -254,7 +260,7 @@ def _is_geometric(numbers: np.ndarray) -> bool:
 
 
 def _size(label: str) -> tuple[float, float]:
-    """The width and height of a label in points."""
+    """Return the width and height of a label in points."""
     lines = [TextPath((0, 0), line, size=matplotlib.rcParams["font.size"]).get_extents() for line in label.split("\n")]
     return max(line.width for line in lines), sum(line.height + 3 for line in lines)
 
@@ -264,7 +270,7 @@ def _power(value: float) -> str:
 
 
 def _short(value: Any, otherwise: str = "") -> str:
-    """A value as a label: powers of ten as such, and another text in place of a long list."""
+    """Format a value as a label. A long list is replaced by ``otherwise``."""
     if isinstance(value, list | dict):
         text = value_text(value)
         return text if len(text) <= _LONGEST else otherwise
@@ -287,7 +293,9 @@ def _condition(held: np.ndarray) -> str:
 
 
 def _norm(values: np.ndarray) -> Normalize | None:
-    """A logarithmic norm if the values span a power of ten."""
+    """Return a logarithmic norm if the finite values span a factor of ten, else a linear one; None if no value is
+    finite.
+    """
     if not np.any(np.isfinite(values)):
         return None
     low, high = np.nanmin(values), np.nanmax(values)

@@ -1,4 +1,4 @@
-"""What a flow learns: the singular values of its matrices over time, and the matrices at its start and end."""
+"""Draws what a flow learns: the singular values of its matrices over time, and the matrices at its start and end."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -21,10 +21,12 @@ _GAP = 0.12  # between two matrices, of a matrix's width
 
 
 def of_matrices(trajectory: Trajectory, limits: Mapping[str, ArrayLike]) -> dict[str, Callable[..., Axes]]:
-    """The pictures of the matrices of a model by name; empty for a model without one, or with matrices that are too
-    large to be drawn.
+    """Return the figures "modes" and "weights" of a model's matrices, each a function that draws on axes, by name.
 
-    **Arguments:** trajectory: the flow; limits: the weights that the flow is predicted to tend to, by name.
+    Empty if the model has no matrix, or only matrices that are too large to be drawn. With a single output time
+    there is no figure "weights".
+
+    **Arguments:** trajectory: the flow; limits: the predicted limits of weights, by name.
     """
     if not (found := matrices_of(weights(trajectory.models))):
         return {}
@@ -37,8 +39,8 @@ def of_matrices(trajectory: Trajectory, limits: Mapping[str, ArrayLike]) -> dict
 
 @on_axes
 def modes(axes: Axes, trajectory: Trajectory) -> Axes:
-    """The eigenvalues over time of u_{-1} U11, if it is symmetric, for one layer of linear attention; for other models
-    the singular values of each matrix.
+    """Draw the singular values of each matrix of a model over time. For one layer of linear attention draw the
+    eigenvalues of u_{-1} U11 instead, or its singular values if it is not symmetric.
     """
     t, shown = counted(trajectory)[0], learned(trajectory.models)
     for index, (name, (values, _)) in enumerate(shown.items()):
@@ -60,13 +62,14 @@ def modes(axes: Axes, trajectory: Trajectory) -> Axes:
 
 @on_axes
 def matrices(axes: Axes, trajectory: Trajectory, limits: Mapping[str, ArrayLike]) -> Axes:
-    """The matrices of a model at the start, at the end and, where it is known, in the limit, in one scale of colours.
+    """Draw the matrices of a model at the start, at the end and, where it is known, in the limit. All share one
+    colour scale.
 
     **Arguments:**
 
-    - axes: where it is drawn.
+    - axes: the axes to draw on; callers give them as ``ax``.
     - trajectory: the flow.
-    - limits: the weights that the flow is predicted to tend to, by name; others are ignored.
+    - limits: the predicted limits of weights, by name. Those of weights that are not drawn are ignored.
     """
     found = matrices_of(weights(trajectory.models))
     states = {"start": {name: m[0] for name, m in found.items()}, "end": {name: m[-1] for name, m in found.items()}}
@@ -91,6 +94,6 @@ def matrices(axes: Axes, trajectory: Trajectory, limits: Mapping[str, ArrayLike]
 
 
 def _limits(found: Mapping[str, np.ndarray], limits: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-    """The limits of the matrices that are drawn, by their names."""
+    """Return the limits of those matrices that are drawn, by the matrices' names."""
     known = matrices_of({name: np.asarray(limit, dtype=float)[None] for name, limit in limits.items()})
     return {name: known[name][0] for name in found if name in known and known[name][0].shape == found[name].shape[1:]}

@@ -1,4 +1,4 @@
-"""Labels of fields of a problem file on an axis, with their symbols."""
+"""Axis labels for the fields of a problem file, with their symbols."""
 
 _NAMES = {
     "task.covariance": r"covariance  $\Lambda$",
@@ -29,5 +29,5 @@ _NAMES = {
 
 
 def name_of(field: str) -> str:
-    """The label of a field, its dotted name if it has no other."""
+    """Return the axis label of a field; its dotted name if it has no label."""
     return _NAMES.get(field, field)

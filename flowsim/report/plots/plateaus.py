@@ -1,4 +1,4 @@
-"""The loss along a flow, with its plateaus."""
+"""Draws the loss along a flow, with its plateaus."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -15,10 +15,10 @@ _AROUND = 0.35  # of the time from the first escape to the last arrival: shown b
 
 
 def of_plateaus(trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
-    """The picture of a flow with its plateaus, as one entry ``plateaus`` of a dictionary.
+    """Return the figure of a flow with its plateaus, a function that draws on axes, as an entry "plateaus".
 
-    The dictionary is empty if there are fewer than two plateaus, or if a drop comes so late that float64 cannot resolve
-    it in times from the start.
+    Empty if there are fewer than two plateaus, or if a drop comes so late that float64 cannot resolve it in times
+    from the start.
     """
     if trajectory.counted is not None or len(found := plateaus(trajectory)) < 2:
         return {}
@@ -27,14 +27,14 @@ def of_plateaus(trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
 
 @on_axes
 def staircase(axes: Axes, trajectory: Trajectory, found: Sequence[Plateau]) -> Axes:
-    """The loss over time with its plateaus shaded and labelled by their levels, from the end of the first one to the
-    start of the last.
+    """Draw the loss over time from the end of the first plateau to the start of the last. Plateaus are shaded and
+    labelled by their levels.
 
     Time is linear or logarithmic, whichever shows the shortest plateau wider.
 
     **Arguments:**
 
-    - axes: where it is drawn.
+    - axes: the axes to draw on; callers give them as ``ax``.
     - trajectory: the flow.
     - found: its plateaus.
     """
@@ -65,5 +65,8 @@ def staircase(axes: Axes, trajectory: Trajectory, found: Sequence[Plateau]) -> A
 
 
 def _narrowest(between: np.ndarray, edges: np.ndarray) -> float:
-    """The shortest of some intervals, as a share of the time from the first edge to the last."""
+    """Return the length of the shortest interval, divided by the time from the first edge to the last.
+
+    **Arguments:** between: the intervals, (k, 2), each a beginning and an end; edges: times in ascending order.
+    """
     return float(np.min(np.diff(between), initial=np.inf) / (edges[-1] - edges[0]))

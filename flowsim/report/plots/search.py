@@ -1,5 +1,5 @@
-"""Pictures of the result of a search: the two sides of a statement where it fails, the growth of its best constant,
-and what it needs.
+"""Draws the results of searches: both sides of a statement where it fails, the growth of its best constant, and
+which hypotheses it needs.
 """
 
 import os
@@ -36,7 +36,7 @@ _SLIGHT = 0.05  # a smaller power is not written
 
 
 def draw_counterexample(found: Counterexample, path: str | os.PathLike) -> None:
-    """Draw both sides of a claim along the flow that violates it, or at the points at which it is judged."""
+    """Draw both sides of a claim along the flow that violates it, or at the points that the claim compares."""
     with styled():
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         axes, both = figure.add_subplot(), sides_of(found.claim, found.evidence)
@@ -45,9 +45,7 @@ def draw_counterexample(found: Counterexample, path: str | os.PathLike) -> None:
 
 
 def draw_growth(found: Sharpening, path: str | os.PathLike) -> None:
-    """Draw the best factor of the bound against each parameter with several values, with the constant of the
-    theorem.
-    """
+    """Draw the best constant, divided by the theorem's, against each parameter that has several values."""
     with styled():
         shown = [growth for growth in found.growth if len(growth.values) > 1]
         columns = min(len(shown), _MOST_COLUMNS)
@@ -60,8 +58,11 @@ def draw_growth(found: Sharpening, path: str | os.PathLike) -> None:
 
 
 def draw_ablation(found: Ablation, path: str | os.PathLike) -> None:
-    """Draw the tried problems, in one panel each without one hypothesis, without several, and beyond a bound of the
-    space: how far they miss it, and whether the statement fails.
+    """Draw the problems that an ablation tried: how far each misses the hypotheses or bounds, and whether the
+    statement fails there.
+
+    There are up to three panels: without one hypothesis, without several, and beyond a bound of the space of
+    problems.
     """
     with styled():
         panels = [
@@ -98,7 +99,7 @@ def _marks(axes: Axes, title: str, label: str, rows: Sequence[AbstractRow]) -> N
 
 
 def _two_sides(axes: Axes, found: Counterexample) -> None:
-    """Two bars with their values, under the statement."""
+    """Draw the two sides as bars with their values, with the statement below."""
     both = {"value": found.value, "bound": found.bound}
     bars = axes.barh(list(both), list(both.values()), height=0.5, color=("C0", "C1"), hatch=("", "//"), alpha=0.8)
     axes.bar_label(bars, [in_tex(side) for side in both.values()], padding=4)

@@ -1,4 +1,4 @@
-"""Verdicts as pictures: how tight each statement is, and both sides of a statement."""
+"""Draws verdicts: how tight each statement is, and both sides of a statement."""
 
 import dataclasses
 import functools
@@ -27,14 +27,14 @@ _CURVED = 20.0  # the ratio of values from which on an axis is logarithmic
 
 @dataclasses.dataclass(frozen=True)
 class Sides:
-    """Both sides of one statement: along the flow, or at the points of the statement.
+    """Both sides of one statement, at the output times of a flow or at the points that the statement compares.
 
     **Fields:**
 
-    - t: the times, or None for points.
-    - value, bound: the sides, NaN where the statement promises nothing.
-    - slack: by how much the statement is satisfied, NaN likewise.
-    - relation: "at most", "at least" or "equal to".
+    - t: the times, (T,), or None for points.
+    - value, bound: the left and the right side, (T,), or one number for each point; NaN where nothing is promised.
+    - slack: by how much the statement is satisfied, in the same shape; NaN where nothing is promised.
+    - relation: how ``value`` relates to ``bound``: "at most", "at least" or "equal to".
     """
 
     t: np.ndarray | None
@@ -45,8 +45,11 @@ class Sides:
 
 
 def sides_of(claim: Claim, evidence: Evidence | DescentEvidence) -> Sides:
-    """Both sides of a claim on the flow at its output times. If a row has several entries, those of the entry with the
-    least margin.
+    """Return both sides of a claim on a flow, at its output times or at the points that the claim compares.
+
+    If the sides are arrays at each time, only the entry with the least margin is returned.
+
+    **Arguments:** claim; evidence: the flow, as `flowsim.claims` judges it.
     """
     if isinstance(evidence, DescentEvidence):
         both = compared(claim, evidence.stated, evidence.run)
@@ -82,15 +85,17 @@ def _relation(both: Comparison) -> str:
 def of_judged(
     verdicts: Sequence[Verdict], claims: Iterable[Claim], evidence: Evidence | DescentEvidence, own: Iterable[Claim]
 ) -> dict[str, Callable[..., Axes]]:
-    """The pictures of verdicts, by name: how tight statements are, and both sides of those that are violated or
-    unresolved, and of those that a user declares.
+    """Return the figures of verdicts, each a function that draws on axes, by name.
+
+    They are how tight all statements are, and both sides of up to 8 statements: those that are violated or
+    unresolved, and those that a user declares.
 
     **Arguments:**
 
     - verdicts: the verdicts.
-    - claims: the claims that they are about.
-    - evidence: the evidence that the claims were judged on.
-    - own: claims of a user, whose sides are drawn for any verdict.
+    - claims: the claims that were judged.
+    - evidence: the evidence on which they were judged.
+    - own: the claims of the user, whose sides are drawn for any verdict.
     """
     found = of_tightness(verdicts)
     known, users = {(claim.id, claim.form): claim for claim in claims}, {(claim.id, claim.form) for claim in own}
@@ -109,7 +114,9 @@ def of_judged(
 
 
 def of_tightness(verdicts: Sequence[Verdict]) -> dict[str, Callable[..., Axes]]:
-    """The picture of how tight statements are, for `draw_all`; empty if none has a ratio of its sides."""
+    """Return the figure of how tight statements are, as an entry "tightness" for `draw_all`; empty if no verdict
+    has a tightness.
+    """
     rows = sum(verdict.verdict in _JUDGED and verdict.tightness is not None for verdict in verdicts)
     size = 5.8, 0.8 + 0.19 * rows
     return {"tightness": Sized(functools.partial(tightness, verdicts=verdicts), size)} if rows else {}
@@ -117,11 +124,11 @@ def of_tightness(verdicts: Sequence[Verdict]) -> dict[str, Callable[..., Axes]]:
 
 @on_axes
 def tightness(axes: Axes, verdicts: Iterable[Verdict]) -> Axes:
-    """How tight each judged statement is, as a bar: the ratio of its two sides where its margin is least, 1 where its
-    bound is attained.
+    """Draw how tight each judged statement is, as a bar. The tightness is the ratio of the smaller side to the
+    larger one where the margin is least; it is 1 if the bound is attained.
 
-    Violated statements are red and hatched, unresolved ones grey and dotted. Statements without a ratio, since the
-    bound is zero there, are left out.
+    Violated statements are red and hatched, unresolved ones grey and dotted. A statement whose bound is zero has no
+    tightness and is left out.
     """
     shown = [verdict for verdict in verdicts if verdict.verdict in _JUDGED and verdict.tightness is not None]
     shown.sort(key=lambda verdict: (_JUDGED.index(verdict.verdict), verdict.tightness))
@@ -145,13 +152,12 @@ def tightness(axes: Axes, verdicts: Iterable[Verdict]) -> Axes:
 
 @on_axes
 def sides(axes: Axes, verdict: Verdict, both: Sides) -> Axes:
-    """Both sides of a statement over time, or over the points that it compares, with the place of least slack.
-
-    Where the statement fails the picture is shaded.
+    """Draw both sides of a statement over time, or over the points that it compares. The least slack is marked, and
+    the times at which the statement fails are shaded.
 
     **Arguments:**
 
-    - axes: where it is drawn.
+    - axes: the axes to draw on; callers give them as ``ax``.
     - verdict: the verdict.
     - both: the sides.
     """
@@ -191,7 +197,9 @@ def sides(axes: Axes, verdict: Verdict, both: Sides) -> Axes:
 
 
 def _worst(verdict: Verdict, both: Sides) -> int | None:
-    """The row with the least slack: that of the verdict's time, and for points that of the least margin."""
+    """Return the index of the least slack: at the time of the verdict, or for points where slack/|bound| is least.
+    None if no slack is known.
+    """
     if both.t is not None and isinstance(verdict.where, float):
         return int(np.argmin(np.abs(both.t - verdict.where)))
     size = np.where(both.bound != 0, np.abs(both.bound), 1.0)
@@ -204,6 +212,6 @@ def _where(verdict: Verdict) -> str:
 
 
 def _short(verdict: Verdict) -> str:
-    """The id of a statement without its paper, and its form if it is not the printed one."""
+    """Return the id of a statement without its paper, followed by the form if this is not "printed"."""
     name = verdict.id.partition(".")[2] or verdict.id
     return name if verdict.form == "printed" else f"{name} ({verdict.form})"

@@ -1,4 +1,4 @@
-"""Pages for a review, of one statement or of a paper."""
+"""Pages for a review, of one statement or of a whole paper."""
 
 from flowsim.report.referee.paper import PaperReview as PaperReview
 from flowsim.report.referee.paper import review_of_paper as review_of_paper

@@ -1,4 +1,4 @@
-"""A page for a review: sections of texts and tables in LaTeX, written as HTML, Markdown and LaTeX."""
+"""Writes a page for a review as HTML, Markdown and LaTeX, from sections of texts and tables in LaTeX."""
 
 import abc
 import pathlib
@@ -24,7 +24,12 @@ _MAY_BREAK = r".\\allowbreak{}"
 class Table(NamedTuple):
     """A table of texts in LaTeX.
 
-    Widths of the columns, in percent, are for cells of several lines, which LaTeX writes as a list.
+    **Fields:**
+
+    - columns: the titles of the columns.
+    - rows: the cells of each row.
+    - widths: the widths of the columns in percent, for a table with long cells. LaTeX writes such a table as a
+      list.
     """
 
     columns: tuple[str, ...]
@@ -33,14 +38,14 @@ class Table(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A title with texts in LaTeX, and tables."""
+    """A title with its texts in LaTeX and its tables."""
 
     title: str
     parts: list[str | Table]
 
 
 class AbstractPage(abc.ABC):
-    """A page for a review. ``str(page)`` is a few lines to paste into a review."""
+    """A page for a review. ``str(page)`` is a few lines of plain text to paste into a review."""
 
     @property
     @abc.abstractmethod
@@ -50,17 +55,17 @@ class AbstractPage(abc.ABC):
     @property
     @abc.abstractmethod
     def lines(self) -> tuple[str, ...]:
-        """A few lines in LaTeX that can be pasted into a review."""
+        """A few lines in LaTeX for a review; ``str(page)`` is the same lines as plain text."""
 
     @abc.abstractmethod
     def sections(self) -> list[Section]:
-        """The page, section by section; the lines come first."""
+        """Return the sections of the page. The first one repeats ``lines``."""
 
     def __str__(self) -> str:
         return "\n".join(_by_parts(line, lambda formula: plain(f"${formula}$"), unescaped) for line in self.lines)
 
     def save(self, folder: pathlib.Path) -> list[pathlib.Path]:
-        """Write referee.html, referee.md and referee.tex."""
+        """Write referee.html, referee.md and referee.tex to a folder; return their paths."""
         sections, written = self.sections(), []
         for suffix, form in (("html", _in_html), ("md", _in_markdown), ("tex", _in_latex)):
             path, text = folder / f"referee.{suffix}", form(self.title, sections)
@@ -76,7 +81,7 @@ def _in_html(title: str, sections: Sequence[Section]) -> str:
 
 
 def _written(sections: Sequence[Section], form: Callable[[str], str]) -> list[Section]:
-    """The sections with all texts in another format."""
+    """Convert all texts of some sections with the function ``form``, from LaTeX to another format."""
 
     def part(one: str | Table) -> str | Table:
         if isinstance(one, str):
@@ -100,14 +105,14 @@ def _in_markdown(title: str, sections: Sequence[Section]) -> str:
 
 
 def _markdown(text: str) -> str:
-    """LaTeX in Markdown, whose tables end a cell at a bar, in formulas too."""
+    r"""Convert LaTeX to Markdown. Bars in formulas become ``\vert``, since a bar would end a cell of a table."""
     return _by_parts(
         text, lambda formula: f"${_BAR.sub(_VERT, formula)}$", lambda part: escaped_in_markdown(unescaped(part))
     )
 
 
 def _by_parts(latex: str, formula: Callable[[str], str], text: Callable[[str], str]) -> str:
-    """LaTeX with its formulas and its texts written in another way."""
+    """Convert the formulas of a LaTeX text with one function and the texts between them with another."""
     parts = text_and_formulas(latex)
     return "".join(formula(part) if place % 2 else text(part) for place, part in enumerate(parts))
 
@@ -127,7 +132,7 @@ def _in_latex(title: str, sections: Sequence[Section]) -> str:
 
 
 def _list_in_latex(of: Table) -> str:
-    """An item for each row, under the text of its first column."""
+    """Write a table as a LaTeX list with an item for each row. The first column is the label of the item."""
     items = []
     for name, *cells in of.rows:
         named = zip(of.columns[1:], cells, strict=True)
@@ -137,7 +142,7 @@ def _list_in_latex(of: Table) -> str:
 
 
 def _table_in_latex(of: Table) -> str:
-    """A longtable, which may go over several pages."""
+    """Write a table as a LaTeX longtable, which can continue on the next page."""
     cells = list(zip(of.columns, *of.rows, strict=True))
     sizes = [max(max(map(len, cell.split() or [""])) for cell in column) for column in cells]
     share = (1 - 0.025 * (len(sizes) - 1)) / sum(sizes)  # between columns 8 pt, of 345 in an article

@@ -1,4 +1,4 @@
-"""What a referee needs to know of a paper, on one page: `review_of_paper` gathers the records about it."""
+"""The page with what a referee needs to know about a paper. `review_of_paper` gathers its content from records."""
 
 import collections
 import dataclasses
@@ -45,8 +45,8 @@ class Statement:
 
     **Fields:**
 
-    - printed: the records about its printed form.
-    - corrected: the records about its corrected form, or None.
+    - printed: the records about the printed form.
+    - corrected: the records about the corrected form, or None if there is no such form.
     """
 
     printed: Recorded
@@ -54,7 +54,7 @@ class Statement:
 
     @property
     def claim(self) -> Claim:
-        """Its printed form."""
+        """The statement in its printed form."""
         return self.printed.claim
 
     @property
@@ -64,17 +64,17 @@ class Statement:
 
     @property
     def counts(self) -> Counts | None:
-        """How many of its problems have each verdict; None if the ledger with the verdicts is missing."""
+        """On how many of its problems each verdict was given; None if the ledger is missing."""
         return self.printed.counts
 
     @property
     def place(self) -> str:
-        """Its number in the paper."""
+        """The statement's place in the paper, such as its number."""
         return self.claim.source.partition(", ")[2] or self.claim.source
 
     @property
     def settled(self) -> bool:
-        """Whether it holds on every problem on which it applies."""
+        """Whether the ledger is present and the statement holds on every problem on which it applies."""
         return self.fault is None and self.counts is not None and not self.counts.get(Judgement.UNRESOLVED)
 
 
@@ -86,7 +86,7 @@ class PaperReview(AbstractPage):
 
     - paper: the paper.
     - statements: its printed statements, in the order of the paper.
-    - rests_on: the sources of the page, in sentences.
+    - rests_on: sentences that say from which sources the page was written.
     """
 
     paper: Paper
@@ -95,8 +95,8 @@ class PaperReview(AbstractPage):
 
     @property
     def failing(self) -> list[Statement]:
-        """The statements that fail as printed: the most serious first, then those on which most other statements
-        depend.
+        """The statements that fail as printed, the most serious first. Among equally serious ones, those that may
+        be faults of the extracted text come last, and those on which most other statements depend come first.
         """
         order = list(_MANY)
         known = [(one, one.fault) for one in self.statements if one.fault is not None]
@@ -105,7 +105,7 @@ class PaperReview(AbstractPage):
 
     @property
     def title(self) -> str:
-        """The title of the page."""
+        """The title of the page, in LaTeX."""
         return escaped(f"{self.paper.id}: what flowsim {VERSION} has recorded")
 
     @property
@@ -119,7 +119,7 @@ class PaperReview(AbstractPage):
         return tuple(map(escaped, (said, _counts_line(self.statements, self.failing), certificates, unchecked)))
 
     def sections(self) -> list[Section]:
-        """The page, section by section."""
+        """Return the sections of the page, without empty ones."""
         held = [one for one in self.statements if one.settled]
         left = [one for one in self.statements if one.fault is None and not one.settled]
         known = any(one.counts is not None for one in self.statements)
@@ -137,17 +137,18 @@ class PaperReview(AbstractPage):
 
 
 def review_of_paper(paper: Paper, docs: pathlib.Path = DOCS) -> PaperReview:
-    """Gather the records about a paper's statements; nothing is judged again.
+    """Gather the records about a paper's statements. Nothing is judged again.
 
-    Which statements fail, and what is wrong with them, comes with the package. Their verdicts and certificates are
-    those of the ledger, in the repository.
+    The package knows which statements fail and what is wrong with them. Verdicts and certificates are read from the
+    ledger in the repository.
 
     **Arguments:**
 
     - paper: the paper.
     - docs: a folder with ``claims/PAPER.md`` and ``certified/PAPER.json``, which may be missing.
 
-    **Raises:** `ProblemError` if the ledger lacks a statement, or disagrees with the package about which of them fail.
+    **Raises:** `ProblemError` if the ledger lacks a statement, or disagrees with the package about which of them
+    fail.
     """
     page, found = docs / "claims" / f"{paper.id}.md", recorded(paper, docs)
     text = page.read_text(encoding="utf-8") if page.is_file() else None
@@ -249,7 +250,9 @@ def _standing_parts(statements: list[Statement]) -> list[str | Table]:
 
 
 def _what_is_wrong(of: Statement) -> str:
-    """The kind of the fault, and the note on the printed form or, without one, on the correction."""
+    """Say what kind of fault a statement has, and why. The reason is the note on the printed form, or else the note
+    on the corrected form.
+    """
     if of.fault is None:
         return ""
     notes = [one.claim.note for one in (of.printed, of.corrected) if one is not None]
@@ -262,7 +265,7 @@ def _what_is_wrong(of: Statement) -> str:
 
 
 def _correction(of: Statement) -> str:
-    """The corrected form in LaTeX, and on how many problems it is unresolved."""
+    """Return the corrected form in LaTeX, with the number of problems on which it is unresolved."""
     if of.corrected is None:
         return "none is recorded"
     open_on = (of.corrected.counts or {}).get(Judgement.UNRESOLVED, 0)

@@ -1,4 +1,4 @@
-"""The records of the ledger, of the certificates and of the package about each form of a paper's statements."""
+"""Reads the records about each form of a paper's statements, from the ledger, the certificates and the package."""
 
 import dataclasses
 import pathlib
@@ -23,10 +23,11 @@ class Recorded:
     **Fields:**
 
     - claim: the statement in this form.
-    - fault: what is wrong with it; None if it is not known to fail, or is a corrected form.
-    - counts: how many of its problems have each verdict; None if the ledger with the verdicts is missing.
-    - row: the result of a certificate, or the reason why there is none; None if no valid record exists.
-    - outdated: whether a certificate was ignored, since the statement or the problem has changed.
+    - fault: what is wrong with the statement; None for a corrected form, or if the printed form is not known to
+      fail.
+    - counts: on how many of its problems each verdict was given; None if the ledger is missing.
+    - row: the record of its certificate: the result, or why there is none; None if no valid record exists.
+    - outdated: whether a record was ignored, since the statement or the problem has changed.
     """
 
     claim: Claim
@@ -37,19 +38,21 @@ class Recorded:
 
     @property
     def certified(self) -> str | None:
-        """The result of a certificate, "proved" or "refuted"; None if no valid certificate shows either."""
+        """What a certificate shows, "proved" or "refuted"; None if no valid certificate shows either."""
         return None if self.row is None else self.row["certified"]
 
 
 def recorded(paper: Paper, docs: pathlib.Path = DOCS) -> list[Recorded]:
-    """Gather the records about all forms of a paper's statements, in the order of the paper; nothing is judged again.
+    """Gather the records about all forms of a paper's statements, in the order of the paper. Nothing is judged
+    again.
 
     **Arguments:**
 
     - paper: the paper.
     - docs: a folder with ``claims/PAPER.md`` and ``certified/PAPER.json``, which may be missing.
 
-    **Raises:** `ProblemError` if the ledger lacks a statement, or disagrees with the package about which of them fail.
+    **Raises:** `ProblemError` if the ledger lacks a statement, or disagrees with the package about which of them
+    fail.
     """
     page, record = docs / "claims" / f"{paper.id}.md", Record(docs / "certified")
     counts = counts_in(page.read_text(encoding="utf-8")) if page.is_file() else None
@@ -73,7 +76,9 @@ def _contradicted(page: pathlib.Path, came: str) -> None:
 
 
 def _keys(claim: Claim) -> set[str]:
-    """Those of valid certificates of a claim: on its problems, or on its smallest counterexample."""
+    """Return the keys of all certificates that are valid for a claim: on its problems, and on its smallest
+    counterexample.
+    """
     tables = [unnamed(named) for named in claim.problems]
     if (file := counterexample_of(claim)) is not None:
         tables.append(toml.parse(file.read_text(encoding="utf-8")))

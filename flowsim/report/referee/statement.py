@@ -1,4 +1,4 @@
-"""What a referee needs to know of a claim, on one page: `review` gathers it."""
+"""The page with what a referee needs to know about one claim. `review` gathers its content."""
 
 import dataclasses
 import math
@@ -30,11 +30,11 @@ class Review(AbstractPage):
 
     **Fields:**
 
-    - claims: its forms, first the form under review.
-    - entries: the verdicts of all forms on their problems.
-    - search: the search for a counterexample, None if there was none.
+    - claims: the forms of the claim. The first is the form under review.
+    - entries: the verdicts on all forms, on their problems.
+    - search: the result of the search for a counterexample; None if there was no search.
     - known: the file of a known counterexample, or None.
-    - ablation: which hypotheses it needs, None if this was not searched.
+    - ablation: which hypotheses the claim needs; None if this was not searched.
     """
 
     claims: Sequence[Claim]
@@ -49,7 +49,7 @@ class Review(AbstractPage):
         return self.claims[0]
 
     def verdicts(self, claim: Claim) -> list[Verdict]:
-        """The verdicts of one form."""
+        """Return the verdicts on one form of the claim."""
         return [entry.verdict for entry in self.entries if entry.claim is claim]
 
     @property
@@ -59,11 +59,11 @@ class Review(AbstractPage):
 
     @property
     def title(self) -> str:
-        """The title of the page."""
+        """The title of the page, in LaTeX."""
         return escaped(f"{self.claim.source}: what flowsim {VERSION} finds")
 
     def sections(self) -> list[Section]:
-        """The page, section by section."""
+        """Return the sections of the page, without empty ones."""
         parts = [
             Section("Summary", list(self.lines)),
             Section("Statement", [f"{escaped(_name(claim))}: {latex(claim.statement)}" for claim in self.claims]),
@@ -84,16 +84,19 @@ def review(
     problems: int | None = None,
     seed: int = 0,
 ) -> Review:
-    """Judge a claim on its problems, try certificates, search for a counterexample, and for the hypotheses it needs;
-    bars show the progress.
+    """Judge a claim on its problems, try certificates, search for a counterexample, and find which hypotheses are
+    needed. Bars show the progress.
+
+    There is no search for a counterexample if one is known, and no search for hypotheses if the claim fails
+    although all of them are met. A claim that declares no space of problems is not searched at all.
 
     **Arguments:**
 
-    - claims: its forms; the first is what is searched.
-    - out: a folder, which keeps the certificates and a counterexample.
+    - claims: the forms of the claim. The searches use the first.
+    - out: the folder for certificates and a counterexample.
     - budget: the time in seconds for certificates and searches; verdicts take further time.
-    - problems: the number of problems of each search, instead of a time limit.
-    - seed: the seed of the draws.
+    - problems: the number of problems of each search, instead of a time limit; None for the time limit.
+    - seed: the seed of the random draws.
 
     **Raises:** `ContradictionError` if a certificate shows the opposite of a verdict.
     """
@@ -141,7 +144,7 @@ def _verdict_line(of: Review) -> str:
 
 
 def _looseness(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """How far each constant of the statement is from the sharp one, in LaTeX."""
+    """Iterate over texts in LaTeX that say how many times each constant of the statement the sharp constant is."""
     found: dict[str, list[float]] = {}
     for _, name, *pair in with_sharp(verdicts):
         if (times := looseness(*pair)) is not None:
