@@ -1,4 +1,4 @@
-"""`flowsim claims`, `check`, `certify`, `verify` and `cite`: list claims, judge one, prove it, check a proof, cite."""
+"""`flowsim claims`, `check`, `certify`, `verify`, `cite`: list claims, judge one, prove it, check a proof, cite."""
 
 import dataclasses
 import fnmatch

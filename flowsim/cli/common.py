@@ -1,4 +1,4 @@
-"""Helpers that the commands share: they read problems and claims, parse options, print, and give the exit status."""
+"""Helpers that the commands share: read problems and claims, parse options, print, choose the exit status."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def read(path: pathlib.Path, overrides: Sequence[str]) -> Problem:
 
 
 def tables_of(path: pathlib.Path) -> Tables:
-    """Return the TOML tables of a problem: the parsed problem file, or ``{"make": "FILE.py:NAME"}`` for a function."""
+    """Return the TOML tables of a problem: a parsed problem file, or ``{"make": "FILE.py:NAME"}`` for a function."""
     return {"make": str(path)} if is_place(str(path)) else toml.parse(_text_of(path))
 
 

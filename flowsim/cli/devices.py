@@ -138,7 +138,7 @@ def mesh_over(devices: str | None, hosts: Hosts) -> Mesh | None:
 
 
 def _count(devices: str | None) -> int | None:
-    """Parse --devices: return the number of devices in each process, or None for all. Without the option, return 1."""
+    """Parse --devices: return the number of devices in each process, 1 without the option, or None for all."""
     if devices == "all":
         return None
     if devices is None:

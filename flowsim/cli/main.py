@@ -1,4 +1,4 @@
-"""The entry point of the command line. It parses arguments, shows warnings in one line and returns the exit status."""
+"""The entry point of the command line: it parses arguments, shows warnings and returns the exit status."""
 
 import functools
 import os

@@ -81,5 +81,5 @@ def with_sharp(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, str, floa
 
 
 def looseness(value: float, sharp: float) -> float | None:
-    """Return sharp/value, the sharp constant over that of the statement; None unless both are positive and finite."""
+    """Return sharp/value, the sharp constant over the statement's; None unless both are positive and finite."""
     return sharp / value if 0 < value < math.inf and 0 < sharp < math.inf else None

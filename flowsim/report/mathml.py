@@ -19,7 +19,7 @@ _ATTRIBUTES |= {"scriptlevel", "width"}
 
 
 def statement_in_html(of: Verdict | Claim) -> str:
-    """Convert the statement of a verdict or a claim to HTML. Its text is escaped, and its formulas become MathML."""
+    """Convert the statement of a verdict or a claim to HTML, with its text escaped and its formulas in MathML."""
     return in_html(latex(of.statement))
 
 

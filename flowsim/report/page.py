@@ -157,7 +157,7 @@ def _counts(ordered: Sequence[Verdict]) -> list[tuple[str, int, list[Verdict]]]:
 
 
 def _shown(verdicts: Sequence[Verdict]) -> str:
-    """Return a sentence that counts how many statements certificates prove and refute; empty without certificates."""
+    """Return a sentence that counts the statements that certificates prove or refute; empty without certificates."""
     if not certificates_asked(verdicts):
         return ""
     counts = {word: sum(verdict.certified == word for verdict in verdicts) for word in ("proved", "refuted")}

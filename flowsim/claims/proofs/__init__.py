@@ -1,4 +1,4 @@
-"""Proofs about gradient flows: enclosures, certificates, and a checker that stands alone."""
+"""Proofs about gradient flows: enclosures of flows, certificates, and checkers that need only python-flint."""
 
 from flowsim.claims.proofs.certificate import certify as certify
 from flowsim.claims.proofs.certificate import check as check

@@ -1,4 +1,9 @@
-"""The ball at the end of a flow, the fields along which the loss is constant, and the limit of the flow."""
+"""Completes a certificate with a ball that the flow cannot leave, and with the exact limit of the flow if it is
+needed.
+
+In the ball the Hessian of the loss is positive definite across fields v with <v, grad L> = 0, along which the loss
+is constant. `flowsim.claims.proofs.ending` says what follows.
+"""
 
 import contextlib
 import functools
@@ -36,12 +41,20 @@ Field = list[list[int | str]]  # its entries, as [row, column, number]
 
 
 def with_the_end(certificate: Document, followed: FollowedFlow, *, in_the_limit: bool) -> Document:
-    """Complete a certificate with pieces of the path until the flow is in a ball at all of whose points the statement
-    is shown to hold, or to fail. If its sides meet in the limit, the limit is given by exact numbers.
+    """Add to a certificate the path until the flow is in a ball that it cannot leave, in which the statement is
+    shown to hold everywhere, or to fail everywhere. If the sides of the statement meet in the limit, also add the
+    exact limit.
 
-    **Arguments:** in_the_limit: whether the statement is about the limit alone.
+    **Arguments:**
 
-    **Raises:** `OpenError` if no such ball is found.
+    - certificate: the statement and its verdict, still without a path.
+    - followed: the flow.
+    - in_the_limit: whether the statement is about the limit alone.
+
+    **Returns:** the completed certificate.
+
+    **Raises:** `OpenError` if no such ball is found, if the sides may meet in the limit, or if the ball shows the
+    opposite of the verdict.
     """
     refutes = certificate["verdict"] == "refuted"
     of_time = any(operation[::2] == ["input", "t"] for operation in certificate["sides"]["operations"])
@@ -71,7 +84,9 @@ def with_the_end(certificate: Document, followed: FollowedFlow, *, in_the_limit:
 
 
 def _balls(followed: FollowedFlow) -> Iterator[tuple[list[Document], Document, ending.Ball]]:
-    """Balls that the flow cannot leave from ever later times on, with the pieces until then."""
+    """Iterate over balls that the flow cannot leave, for later and later times: the pieces of the path until the
+    time, the description of the ball in the certificate, and the ball.
+    """
     for t in map(float, _TIMES):
         if found := _ball_at(followed, t):
             yield followed.until(t).pieces, *found
@@ -79,7 +94,9 @@ def _balls(followed: FollowedFlow) -> Iterator[tuple[list[Document], Document, e
 
 @functools.lru_cache(maxsize=64)  # as it is the same for all statements about a flow
 def _ball_at(followed: FollowedFlow, t: float) -> tuple[Document, ending.Ball] | None:
-    """A ball that the flow cannot leave from a time on; None if none is shown."""
+    """Return a ball that the flow cannot leave from a time on, as in `_balls` without the pieces; None if none is
+    shown.
+    """
     pieces = followed.until(t).pieces
     begin = checker.number(pieces[-2]["until"]) if len(pieces) > 1 else checker.ZERO
     numbers = [[checker.number(c) for c in p] for p in pieces[-1]["polynomials"]]
@@ -90,7 +107,11 @@ def _ball_at(followed: FollowedFlow, t: float) -> tuple[Document, ending.Ball] |
 
 
 def _ball(loss: checker.Program, states: list[arb], fields: list[Field]) -> tuple[Document, ending.Ball] | None:
-    """A ball around states that no flow from them leaves; None if none is shown."""
+    """Return a ball around ``states`` that no flow from these states leaves; None if none is shown.
+
+    **Arguments:** loss: the program of the loss; states: a ball for each weight; fields: fields along which the
+    loss is constant.
+    """
     centre = [arb(float(x)) for x in states]
     hessian = np.asarray([[float(x) for x in row] for row in checker.hessian(loss, centre)])
     if not np.all(np.isfinite(hessian)):
@@ -110,7 +131,7 @@ def _ball(loss: checker.Program, states: list[arb], fields: list[Field]) -> tupl
 
 
 def _independent(fields: list[Field], centre: list[arb]) -> list[Field]:
-    """Fields with independent values at the centre."""
+    """Select fields whose values at the centre are linearly independent."""
     kept, basis = [], np.zeros((0, len(centre)))
     for field in fields:
         value = np.asarray([float(x) for x in ending.at(field, centre)])
@@ -123,7 +144,9 @@ def _independent(fields: list[Field], centre: list[arb]) -> list[Field]:
 
 @functools.lru_cache(maxsize=4)
 def _constant(followed: FollowedFlow, n: int) -> list[Field]:
-    """The directions that leave the domain of the loss, where the program of it does not change along them."""
+    """Return the directions in which the weights do not move, as constant fields; none if the program of the loss
+    changes along one of them.
+    """
     fields: list[Field] = [[[k, n, str(a)] for k, a in direction] for direction in followed.domain.outside]
     try:
         ending.show_orthogonal(followed.program, fields, n)
@@ -134,7 +157,9 @@ def _constant(followed: FollowedFlow, n: int) -> list[Field]:
 
 @functools.lru_cache(maxsize=4)
 def _fields(followed: FollowedFlow, n: int) -> list[Field]:
-    """Linear fields v with <v, grad L> = 0 everywhere: a basis of those with rational entries."""
+    """Return linear fields v with <v, grad L> = 0 everywhere. They are those of a basis that have rational entries
+    and are shown to satisfy the equation.
+    """
     loss, rng = checker.Program(followed.program), np.random.default_rng(0)
     points = rng.standard_normal((n * n + n, n))
     slopes = np.asarray([[float(checker.coefficient(x, 0)) for x in loss.field(list(map(arb, p)))] for p in points])
@@ -157,7 +182,9 @@ def _fields(followed: FollowedFlow, n: int) -> list[Field]:
 
 @functools.lru_cache(maxsize=4)
 def _limit(followed: FollowedFlow) -> Document | None:
-    """The program of the limit of a flow: rational numbers times roots of rational numbers. None if it is another."""
+    """Return a program that computes the limit of a flow: rational numbers times roots of rational numbers. None if
+    the limit is not of this form.
+    """
     _, _, ball = next(_balls(followed))
     with flint.ctx.workprec(_BITS):
         loss = checker.Program(followed.program)
@@ -166,7 +193,12 @@ def _limit(followed: FollowedFlow) -> Document | None:
 
 
 def _converged(loss: checker.Program, ball: ending.Ball, start: list[arb]) -> list[arb] | None:
-    """The point near a centre where the gradient is zero and quadratic functions have the values of the start."""
+    """Find the limit of the flow by Newton's method, from the centre of a ball; return None if the method does not
+    converge.
+
+    At the limit the gradient is zero, and the conserved quadratic functions, whose gradients are the ball's fields,
+    have their values at the start.
+    """
     middles = lambda numbers: [arb(x).mid() for x in numbers]
     x, start = ball.centre, middles(start)
     for _ in range(_STEPS):
@@ -186,7 +218,9 @@ def _converged(loss: checker.Program, ball: ending.Ball, start: list[arb]) -> li
 
 
 def _recognized(point: list[arb]) -> Document | None:
-    """The program of numbers that are rational, or rational multiples of products of a few roots."""
+    """Return a program for numbers that are rational multiples of products of at most three roots; None for other
+    numbers.
+    """
     roots: list[tuple[arb, Fraction, int]] = []  # their values, radicands and degrees
     factors: list[Fraction] = []
     powers: list[tuple[int, ...]] = []
@@ -215,7 +249,11 @@ def _recognized(point: list[arb]) -> Document | None:
 
 
 def _multiple(x: arb, roots: list[tuple[arb, Fraction, int]]) -> tuple[Fraction, tuple[int, ...]] | None:
-    """A number as a rational multiple of a product of powers of roots, and these powers; None if it is another."""
+    """Write a number as a rational multiple of a product of powers of given roots: return the factor and the
+    powers. None if the number is not of this form.
+
+    **Arguments:** x: the number; roots: the value, the radicand and the degree of each root.
+    """
     for powers in itertools.product(*(range(degree) for _, _, degree in roots)):
         product = arb(1)
         for (root, _, _), power in zip(roots, powers, strict=True):
@@ -226,7 +264,9 @@ def _multiple(x: arb, roots: list[tuple[arb, Fraction, int]]) -> tuple[Fraction,
 
 
 def _rational(x: arb) -> Fraction | None:
-    """A number as a fraction with a denominator that is not too large; None if it is not so near to any."""
+    """Return the fraction with a denominator of at most 2^300 that is within 2^-900 of a number; None if there is
+    none.
+    """
     mantissa, exponent = x.mid().man_exp()
     exact = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
     near = exact.limit_denominator(_LARGEST_DENOMINATOR)
@@ -234,7 +274,7 @@ def _rational(x: arb) -> Fraction | None:
 
 
 def _reduced(basis: Float[np.ndarray, "k n"]) -> Float[np.ndarray, "k n"]:
-    """The basis of the same space in reduced echelon form."""
+    """Return the basis in reduced echelon form of the space that the rows of ``basis`` span."""
     rows = basis.copy()
     for k in range(len(rows)):
         i, j = np.unravel_index(np.argmax(np.abs(rows[k:])), rows[k:].shape)

@@ -1,4 +1,6 @@
-"""The domain of a loss in a proof, around a start, and the loss constructed again from the numbers of its problem."""
+"""Prepares a loss and a start for a proof: the directions in which weights move, and their numbers as exact
+numbers.
+"""
 
 import dataclasses
 import inspect
@@ -28,16 +30,18 @@ _BITS = 128
 
 
 class Domain:
-    """The directions in which weights may move from a start: for each array all directions, those of symmetric
-    matrices, or none, if the loss keeps it fixed.
+    """The directions in which weights may move from a start.
+
+    For each array of weights these are all directions, those of symmetric matrices, or none if the loss keeps the
+    array fixed.
 
     **Arguments:** loss, start: as for `flowsim.enclose`.
 
     **Fields:**
 
     - size: the largest weight at the start, or 1 if all are zero.
-    - shapes: a tree with the shapes of the arrays that move, and the other arrays themselves.
-    - outside: the directions in which weights do not move, each with its entries other than zero, by their places.
+    - shapes: the tree of weights, with the shapes of arrays that move, and the values of arrays that do not.
+    - outside: a basis of the directions in which weights do not move; each is a list of (index of a weight, entry).
     """
 
     def __init__(self, loss: AbstractPopulationLoss, start: PyTree):
@@ -77,12 +81,14 @@ class Domain:
                 self.outside += [[(int(i), 1), (int(j), -1)] for i, j in pairs]
 
     def _slopes(self, loss: AbstractPopulationLoss, weights: PyTree) -> list[np.ndarray]:
-        """The gradient at some weights, an array for each of theirs."""
+        """Return the gradient at some weights, as a list with an array for each array of weights."""
         slopes = eqx.filter(loss.gradient(eqx.combine(weights, self._rest)), eqx.is_inexact_array)
         return [np.asarray(slope) for slope in jax.tree.leaves(slopes)]
 
     def near(self, rng: np.random.Generator, share: float) -> np.ndarray:
-        """Random weights near the start, displaced by about a share of their size."""
+        """Return random weights near the start, (n,), displaced in the domain by about ``share`` times the largest
+        weight.
+        """
         moved = self.size * share * rng.standard_normal(self._flat.size)
         leaves, tree = jax.tree.flatten(self._unravel(jnp.asarray(moved)))
         steps = [step(np.asarray(leaf)) for step, leaf in zip(self._steps, leaves, strict=True)]
@@ -112,7 +118,7 @@ def _nowhere(step: np.ndarray) -> np.ndarray:
 
 
 def refuse_sampled(loss: AbstractPopulationLoss) -> None:
-    """Refuse a loss that is known by samples.
+    """Refuse a loss that is known only through samples.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -121,11 +127,13 @@ def refuse_sampled(loss: AbstractPopulationLoss) -> None:
 
 
 def rebuilt(module: eqx.Module, start: PyTree) -> Any:
-    """A loss constructed again from the numbers of its problem, inside a trace, so that the traced program starts at
+    """Construct a loss again from the numbers of its problem, inside a trace, so that the traced program begins at
     these numbers.
 
-    If that cannot be traced, its parts are constructed again one by one. Numbers that are computed in another way, and
-    a minimum that a search found, become NaN, which no certificate accepts.
+    If the constructor cannot be traced, the parts of the loss are constructed again one by one. Numbers that cannot
+    be traced back to the problem, and a minimum that a search found, become NaN, which no certificate accepts.
+
+    **Arguments:** module: the loss, or a part of it; start: the model at the start.
     """
     if not getattr(module, "derived", True) or type(module).__module__.startswith("flowsim.tasks"):
         return module
@@ -147,7 +155,9 @@ def rebuilt(module: eqx.Module, start: PyTree) -> Any:
 
 
 def numbers_of(loss: AbstractPopulationLoss) -> frozenset[float] | None:
-    """The numbers in a loss's tasks. They are exact; all others were computed. None if the loss computes no numbers."""
+    """Return the numbers in a loss's tasks, which are exact, whereas all others were computed. None if the loss
+    computes no numbers.
+    """
     if not loss.derived:
         return None
     is_task = lambda part: type(part).__module__.startswith("flowsim.tasks")
@@ -157,12 +167,16 @@ def numbers_of(loss: AbstractPopulationLoss) -> frozenset[float] | None:
 
 
 def as_decimals(start: PyTree) -> Document:
-    """The program of the weights of a start, each the decimal in which it is written."""
+    """Return the program of a start whose weights are the decimals in which they are written."""
     return {"operations": [["number", [], decimals(np.asarray(ravel_pytree(start)[0]))]], "result": 0}
 
 
 def exactly_computed(exact_start: Callable[[], PyTree | None], start: PyTree) -> Document | None:
-    """The program of a start that is computed from numbers. None if it cannot be written, or is another start."""
+    """Return the program of a start that is computed from exact numbers. None if it cannot be written, or if its
+    values are not those of ``start``.
+
+    **Arguments:** exact_start: the function that computes the start; start: the start in float64.
+    """
     if exact_start() is None:
         return None
     try:
@@ -181,7 +195,7 @@ def _unknown(tree: PyTree) -> PyTree:
 
 
 def _without_searches(module: Any) -> Any:
-    """A loss without a minimum that is known from a search alone."""
+    """Replace by NaN a minimum and minimizer that are known only from a numerical search."""
     if getattr(module, "minimum_kind", None) is not MinimumKind.NUMERICAL:
         return module
     names = [field.name for field in dataclasses.fields(module) if field.name in ("minimum", "minimizer")]

@@ -1,8 +1,8 @@
-"""A piecewise polynomial near a gradient flow, and bounds on its distance from the flow, which the checker verifies.
+"""Encloses a gradient flow: a piecewise polynomial near it, and bounds on its distance, which the checker verifies.
 
-Each piece is the Taylor polynomial of the flow from its left end. Its length is such that the remainder is negligible,
-and it is halved where the bounds of the checker do not close. Where the field has rates much faster than the flow, a
-piece is a polynomial by collocation, which may be much longer.
+A piece is the Taylor polynomial of the flow at its left end. It is so long that the remainder is negligible, or
+shorter if the checker's bounds need that. If the field is stiff, with rates much faster than the flow, a piece is a
+polynomial by collocation instead, which may be much longer.
 """
 
 import dataclasses
@@ -50,8 +50,8 @@ class Digits(NamedTuple):
 
     **Fields:**
 
-    - bits: the precision.
-    - degree: of the polynomials.
+    - bits: the precision of numbers.
+    - degree: the degree of the polynomials.
     - negligible: the largest allowed remainder of a piece, relative to the weights.
     """
 
@@ -69,19 +69,19 @@ _DIGITS = Digits(PRECISION, 20, 1e-20), Digits(2 * PRECISION, 40, 1e-45)
 
 
 class OpenError(ArithmeticError):
-    """Neither a proof nor a refutation was found, for the reason in the message."""
+    """Raised if neither a proof nor a refutation was found, for the reason in the message."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Enclosure:
-    """A proof that a gradient flow stays close to a piecewise polynomial.
+    """A proof that a gradient flow stays close to a piecewise polynomial, the path.
 
     **Fields:**
 
-    - loss, start: programs; see `flowsim.claims.proofs.checker`.
-    - pieces: for each time interval its polynomials and bounds.
+    - loss, start, pieces: as in a certificate; see `flowsim.claims.proofs.checker`.
     - ends: (pieces,) the times at which the pieces end, exactly.
-    - errors: (pieces,) a bound of the Euclidean distance of the flow from the path at these times.
+    - errors: (pieces,) bounds on the Euclidean distance of the flow from the path at these times.
+    - template: a model with weights in the shapes of the flow's.
     """
 
     loss: Document
@@ -92,7 +92,7 @@ class Enclosure:
     template: PyTree
 
     def at(self, t: float) -> tuple[PyTree, float]:
-        """The path at a time as a model, and a bound of the Euclidean distance of the flow's weights from it.
+        """Return the path at a time as a model, and a bound on the distance of the flow's weights from it.
 
         **Raises:** `ValueError` for a time outside of [0, t1].
         """
@@ -114,9 +114,10 @@ class Enclosure:
 def enclose(loss: AbstractPopulationLoss, start: PyTree, *, t1: float) -> Enclosure:
     """Enclose the gradient flow of an exact loss up to a time, with proof.
 
-    Every number of the loss and of the start is taken as the decimal in which it is written. For each piece of time a
-    polynomial p, the defect |p' - f(p)| of the field f = -grad L and the largest eigenvalue mu of -Hess L around p are
-    bounded in ball arithmetic. The distance e of the flow from p then obeys e' <= mu e + |p' - f(p)|.
+    Every number of the loss and of the start is taken as the decimal in which it is written. On each piece of time
+    the path is a polynomial p. Ball arithmetic bounds the defect |p' - f(p)| of the field f = -grad L, and the
+    eigenvalues of -Hess L in a tube around p by mu. The distance e of the flow from p then obeys e' <= mu e + |p' -
+    f(p)|.
 
     **Arguments:**
 
@@ -124,22 +125,22 @@ def enclose(loss: AbstractPopulationLoss, start: PyTree, *, t1: float) -> Enclos
     - start: a model of the loss.
     - t1: the last time, positive.
 
-    **Raises:** `ValueError` naming the argument, for a sampled loss, one whose gradient is not the derivative of its
-    value, or an operation that certificates do not have; `OpenError` where no tube is found that the flow cannot leave.
+    **Raises:** `ValueError` naming the argument, for a sampled loss, one whose gradient is not the derivative of
+    its value, or an operation that certificates do not have; `OpenError` if no tube is found that holds the flow.
     """
     return FollowedFlow(loss, start).until(checks.time("t1", t1))
 
 
 class FollowedFlow:
-    """A flow that is enclosed up to the latest time requested. Later calls continue it, so proofs share it.
+    """A gradient flow, enclosed up to the latest time requested. Later requests continue it: proofs share it.
 
     **Arguments:**
 
     - loss, start: as for `enclose`.
-    - exact_start: computes the start from numbers that are exact, inside a trace. Without it, or if it returns None,
-      the start is that of the decimals of its weights.
+    - exact_start: a function that computes the start from exact numbers when JAX traces it. If it is None or
+      returns None, each weight of the start is the decimal in which it is written.
 
-    **Fields:** program, of_start: the programs of the loss and of the start.
+    **Fields:** domain: a `Domain`; program, of_start: the programs of the loss and of the start.
 
     **Raises:** as `enclose`.
     """
@@ -168,7 +169,7 @@ class FollowedFlow:
             self._steps = [_Step(None, checker.ZERO, checker.ZERO, checker.Program(self.of_start)())]
 
     def until(self, t1: float) -> Enclosure:
-        """The enclosure up to a time, which may be zero. If the error grows large, it is computed again with more
+        """Return the enclosure up to a time >= 0. If the error grows large, compute the path again with more
         digits.
         """
         last = float(np.nextafter(t1, 2 * t1))  # of a decimal that may be above its float64
@@ -193,7 +194,7 @@ class FollowedFlow:
 
     @property
     def _error(self) -> float:
-        """The error so far, relative to the weights."""
+        """The bound on the error at the end of the last piece, divided by the largest weight."""
         step = self._steps[-1]
         return float(step.error) / (max(abs(float(x)) for x in step.weights) or 1.0)
 
@@ -204,7 +205,7 @@ class FollowedFlow:
                 self._steps.append(_further(field, self.digits, self._steps[-1], arb(last)))
 
     def _check_gradient(self, points: list[np.ndarray]) -> None:
-        """Refuse a loss whose field is not minus the gradient of its value, as one with `stop_gradient` in it."""
+        """Refuse a loss whose `gradient` is not the derivative of its value, such as one with `stop_gradient`."""
         points, unravel = [self._elsewhere, *points], ravel_pytree(self.start)[1]
         with flint.ctx.workprec(PRECISION):
             field = checker.Program(self.program).field
@@ -217,14 +218,15 @@ class FollowedFlow:
 
 
 class _Step(NamedTuple):
-    """A piece, None at the start; its end, the error there, and the weights, from which the next piece begins.
+    """The end of a piece, from which the path continues: the piece, as in a certificate, or None at t = 0; the time
+    ``end``, a bound on the error then, and the weights of the path.
 
     **Fields:**
 
-    - curvature: about that of the loss on the piece.
-    - reach: the length that is tried for the next piece, after collocation.
-    - waits: for so many pieces no collocation is tried.
-    - onwards: the weights in more digits, after collocation.
+    - curvature: an approximate Hessian of the loss on the piece.
+    - reach: after collocation, the length to try for the next piece.
+    - waits: the number of next pieces for which collocation is not tried.
+    - onwards: after collocation, the weights in more digits.
     """
 
     piece: Document | None
@@ -238,12 +240,12 @@ class _Step(NamedTuple):
 
     @property
     def fastest(self) -> float:
-        """The largest rate of the field."""
+        """The largest rate of the field, |Hess L|."""
         return float(np.linalg.norm(self.curvature, 2)) if self.curvature.size else 0.0
 
 
 def _further(field: checker.Program, digits: Digits, before: _Step, last: arb) -> _Step:
-    """The next piece of a path, which ends at the last time or before."""
+    """Compute the next piece of a path, and return the step at its end, which is at ``last`` or before."""
     begin, centre = before.end, before.onwards or [ball.mid() for ball in before.weights]
     off = checker.length([ball - mid for ball, mid in zip(before.weights, centre, strict=True)])
     error = (before.error + off).upper()
@@ -268,9 +270,9 @@ def _further(field: checker.Program, digits: Digits, before: _Step, last: arb) -
 def _collocated(
     field: checker.Program, digits: Digits, before: _Step, centre: Numbers, length: float, last: arb, error: arb
 ) -> _Step | None:
-    """A piece by collocation, of a length or a part of it; None if none is as accurate as the one before.
+    """Return the step after a piece by collocation, at most as long as ``length``; None if no piece is accurate.
 
-    Its length is that in which the flow changes, also where the field has much faster rates.
+    Its length can be the time in which the flow changes, even if the field has much faster rates.
     """
     begin, least = before.end, digits.negligible * (max(abs(float(x)) for x in centre) or 1.0)
     for _ in range(_TRIES):
@@ -294,7 +296,7 @@ def _collocated(
 
 
 class _Closed(NamedTuple):
-    """A piece with the bounds that the checker shows, the error at its end, and about the curvature on it."""
+    """A piece, as in a certificate and as a `Piece`, a bound on the error at its end, and about Hess L on it."""
 
     given: Document
     piece: checker.Piece
@@ -302,28 +304,28 @@ class _Closed(NamedTuple):
     curvature: Float[np.ndarray, "n n"]
 
     def step(self, end: arb, **more: Any) -> _Step:
-        """The step that ends with it."""
+        """Return the step at the end of the piece."""
         return _Step(self.given, end, self.error, self.piece.at(self.piece.h), self.curvature, **more)
 
 
 def _end(end: arb, last: arb) -> arb:
-    """The end of a piece: a float64, so that it is known exactly."""
+    """Round the end of a piece to a float64, so that it is exact; return ``last`` if the end is not before it."""
     return arb(float(end)) if end < last else last
 
 
 def _at_most(bound: arb) -> float:
-    """A float64 that is not below a bound."""
+    """Return a float64 that is at least a bound."""
     return float(np.nextafter(float(bound.upper()), np.inf))
 
 
 def _taylor(field: checker.Program, x: Numbers, degree: int) -> list[Numbers]:
-    """The coefficients of the flow from a point."""
+    """Return the Taylor coefficients of the flow from a point, for each weight."""
     flow: Any = checker.flow_series(field, [checker.ZERO if one.is_zero() else one for one in x], degree)
     return [[checker.coefficient(one, k).mid() for k in range(degree + 1)] for one in flow]
 
 
 def _first_length(series: list[Numbers], most: arb, digits: Digits) -> arb:
-    """A length of which the last two coefficients are negligible: at most ``most``, with few binary digits."""
+    """Return a length, at most ``most``, at which the last two terms are negligible. It has few binary digits."""
     size = _size(series)
     bounds = [
         (digits.negligible * size / largest) ** (1 / k)
@@ -340,7 +342,7 @@ def _first_length(series: list[Numbers], most: arb, digits: Digits) -> arb:
 def _closed(
     field: checker.Program, digits: Digits, series: list[Numbers], begin: arb, end: arb, error: arb
 ) -> _Closed | None:
-    """A piece from the coefficients of its polynomials; None where its bounds do not close."""
+    """Bound a piece with given coefficients. Return None if no tube is found that the flow cannot leave."""
     h = end - begin
     size = _size(series)
     numbers = [_rounded(one, float(h), digits.negligible * size) for one in series]
@@ -366,13 +368,13 @@ def _closed(
 
 
 def _size(series: list[Numbers]) -> float:
-    """The largest weight at the left end; if all are zero, what it is after the time in which their speed changes."""
+    """Return the largest weight at the left end; if all are 0, the size to which they grow at first."""
     largest = [max(abs(float(one[k])) for one in series) for k in range(3)]
     return largest[0] or (largest[1] * min(1.0, largest[1] / (largest[2] or 1e-300))) or 1.0
 
 
 def _rounded(coefficients: Numbers, h: float, least: float) -> Numbers:
-    """Coefficients with the digits that change the polynomial by so much on a piece of this length."""
+    """Round all coefficients but the first, so that p(s) changes by less than ``least`` for 0 <= s <= h."""
     kept = []
     for k, c in enumerate(coefficients):
         exponent = int(np.floor(np.log2(least) - k * np.log2(h))) - 6
@@ -382,7 +384,7 @@ def _rounded(coefficients: Numbers, h: float, least: float) -> Numbers:
 
 
 def _largest_eigenvalue(hessian: list[Numbers]) -> arb | None:
-    """A bound of the eigenvalues of -Hess L that the checker shows, from those of the middle; None if it shows none."""
+    """Return an upper bound on the eigenvalues of -Hess L that the checker can verify; None if it verifies none."""
     n = range(len(hessian))
     both = [[(hessian[i][j] + hessian[j][i]) / 2 for j in n] for i in n]
     middle, widest = np.asarray([[float(x.mid()) for x in row] for row in both]), float(checker.widest(both))

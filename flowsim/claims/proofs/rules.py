@@ -1,4 +1,9 @@
-"""The translation of JAX's operations on numbers into those of certificates."""
+"""Translates JAX's operations on numbers into the operations of certificates.
+
+A rule has the arguments writer, params and the inputs of a JAX operation, where ``params`` are JAX's parameters of
+the operation. It writes the operation with `Writer` and returns the results. An array is called known if it depends
+on no input of the program, so that its float64 value is available.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -29,14 +34,18 @@ def _pow(writer: Writer, params: Params, x: Array, exponent: Array) -> Array:
 
 
 def _tanh(writer: Writer, params: Params, x: Array) -> Array:
-    """1 - 2/(1 + exp(2x))."""
+    """Write tanh(x) as 1 - 2/(1 + exp(2x))."""
     twice = writer.unary("exp", writer.binary("mul", writer.number(2.0), x))
     rest = writer.binary("div", writer.number(2.0), writer.binary("add", writer.number(1.0), twice))
     return writer.binary("sub", writer.number(1.0), rest)
 
 
 def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
-    """Of a matrix that is known: of a diagonal one its entries in ascending order, of one of two rows a formula."""
+    """Write the eigenvectors and the eigenvalues of a symmetric matrix.
+
+    For a known diagonal matrix they are unit vectors and its sorted entries. For a known 2 x 2 matrix there is a
+    formula. For other matrices see `_eigenvectors` and `_eigenvalues`.
+    """
     n, known = _square(matrix), matrix.known
     if known is not None and np.all(known == np.diag(np.diagonal(known))):
         order = np.argsort(np.diagonal(known), kind="stable")
@@ -58,7 +67,10 @@ def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
 
 
 def _eigenvalues(writer: Writer, matrix: Array) -> Array:
-    """The eigenvalues of a symmetric matrix, the least one first. JAX makes matrices symmetric before."""
+    """Write the eigenvalues of a symmetric matrix in ascending order. JAX symmetrizes a matrix before.
+
+    **Raises:** `UndecidedError` if the known matrix is not finite.
+    """
     if matrix.known is not None and not np.all(np.isfinite(matrix.known)):
         raise UndecidedError("it has eigenvalues of a matrix that flowsim computes in float64")
     values = None if matrix.known is None else np.linalg.eigvalsh(matrix.known)
@@ -66,10 +78,11 @@ def _eigenvalues(writer: Writer, matrix: Array) -> Array:
 
 
 def _eigenvectors(writer: Writer, matrix: Array, values: Array) -> Array:
-    """Unit vectors v with (A - c) v = 0 and the signs that float64 chooses, where A is known.
+    """Write unit eigenvectors of a known symmetric matrix A, with the signs that float64 gives.
 
-    With the largest entry of v as 1, the rows of the other entries are equations for them. If the eigenvalue c is not
-    simple, these are singular, and their solution in balls is NaN.
+    For an eigenvalue c, the largest entry of the eigenvector v is set to 1. The rows of (A - c) v = 0 for the other
+    entries are then linear equations for these. If c is not simple, the equations are singular, and their solution
+    in balls is NaN. If A is not known or has more than 8 rows, the result counts as not finite.
     """
     n = _square(matrix)
     if matrix.known is None or n > _MOST_ROWS:
@@ -88,13 +101,13 @@ def _eigenvectors(writer: Writer, matrix: Array, values: Array) -> Array:
 
 
 def _unit(writer: Writer, vector: Array, sign: float) -> Array:
-    """The vector over its length, with a sign."""
+    """Write a vector divided by its length and multiplied by the sign of ``sign``."""
     size = writer.unary("sqrt", writer.summed(writer.binary("mul", vector, vector), (0,)))
     return writer.binary("div", vector, writer.binary("mul", size, writer.number(np.sign(sign))))
 
 
 def _less_diagonal(writer: Writer, matrix: Array, values: Array) -> Array:
-    """A - diag(c)."""
+    """Write A - diag(c) for a square matrix A and a vector c."""
     n = _square(matrix)
     places = np.full((n, n), n)
     np.fill_diagonal(places, np.arange(n))
@@ -102,7 +115,7 @@ def _less_diagonal(writer: Writer, matrix: Array, values: Array) -> Array:
 
 
 def _solved(writer: Writer, matrix: Array, right: Array) -> Array:
-    """X with A X = B."""
+    """Write the solution X of A X = B by an LU decomposition."""
     factors, _, order = _lu(writer, {}, matrix)
     assert isinstance(factors, Array)
     columns = right.shape[1]
@@ -114,7 +127,10 @@ def _solved(writer: Writer, matrix: Array, right: Array) -> Array:
 
 
 def _qr(writer: Writer, params: Params, matrix: Array) -> list[Array]:
-    """Q and R by Gram and Schmidt, with the signs that float64 chooses."""
+    """Write Q and R of a QR decomposition by the Gram-Schmidt process, with the signs that float64 gives.
+
+    **Raises:** `UndecidedError` for a matrix that is not known, for a square Q of a tall matrix, and with pivoting.
+    """
     m, n = matrix.shape
     if matrix.known is None or (params["full_matrices"] and m > n) or params.get("pivoting"):
         raise UndecidedError("certificates do not have the operation qr of numbers that move, or with all columns")
@@ -134,7 +150,10 @@ def _qr(writer: Writer, params: Params, matrix: Array) -> list[Array]:
 
 
 def _svd(writer: Writer, params: Params, matrix: Array) -> list[Array]:
-    """Singular values, which with their negatives are the eigenvalues of [0 A; A^T 0]."""
+    """Write the singular values of A in descending order. Singular vectors count as not finite.
+
+    The singular values are the largest eigenvalues of the block matrix [0 A; A^T 0].
+    """
     m, n = matrix.shape
     count, size = min(m, n), m + n
     places = np.full((size, size), matrix.size)
@@ -175,7 +194,11 @@ def _cholesky(writer: Writer, params: Params, matrix: Array) -> list[Array]:
 
 
 def _lu(writer: Writer, params: Params, matrix: Array) -> list[Value]:
-    """L and U, with the pivots that float64 chooses."""
+    """Write L and U in one matrix, with the pivots that float64 chooses; also return the pivots and the order of
+    the rows.
+
+    **Raises:** `UndecidedError` for a matrix that is not known.
+    """
     n = _square(matrix)
     if matrix.known is None:
         raise UndecidedError("certificates do not have systems of equations whose matrix moves")
@@ -191,7 +214,7 @@ def _lu(writer: Writer, params: Params, matrix: Array) -> list[Value]:
 
 
 def _triangular_solve(writer: Writer, params: Params, matrix: Array, right: Array) -> list[Array]:
-    """X with op(A) X = B, or X op(A) = B."""
+    """Write the solution X of op(A) X = B, or of X op(A) = B, for a triangular matrix A; op(A) is A or A^T."""
     n = _square(matrix)
     swap = lambda array: np.arange(array.size).reshape(array.shape).T
     transposed = bool(params["transpose_a"]) != (not params["left_side"])
@@ -216,7 +239,7 @@ def _square(matrix: Array) -> int:
 
 
 def _each(rule: Callable[..., list]) -> Callable[..., list]:
-    """A rule for one matrix, applied to each of several."""
+    """Extend a rule for one matrix to batches, by applying it to each matrix of a batch."""
 
     def apply(writer: Writer, params: Params, *arrays: Array) -> list:
         batch = arrays[0].shape[:-2]
@@ -245,7 +268,7 @@ def _stacked(writer: Writer, values: Sequence[Value], batch: tuple[int, ...]) ->
 
 
 def _added(name: str, one: float) -> Callable[..., Array]:
-    """exp(x) - 1 or log(1 + x)."""
+    """Return the rule for exp(x) - 1 if ``name`` is "exp", else the rule for log(1 + x)."""
     if name == "exp":
         return lambda w, params, x: w.binary("sub", w.unary("exp", x), w.number(one))
     return lambda w, params, x: w.unary("log", w.binary("add", x, w.number(one)))

@@ -1,7 +1,8 @@
-"""Write a function for a certificate, as a list of operations on arrays.
+"""Writes a function for a certificate, as a list of operations on arrays.
 
-An operation is [name, numbers of the operations that are its inputs, parameter]; the checker defines each name. In a
-certificate arrays are flat, row by row. An operation that only moves entries is written as "take", with their indices.
+An operation is [name, indices of the operations that are its inputs, parameter]. The checker defines each name. In
+a certificate arrays are flat, row by row. An operation that only moves entries is written as "take", with their
+indices.
 """
 
 import functools
@@ -25,8 +26,13 @@ _DIGITS = 12  # of a number that is written in a statement; one with more of the
 
 
 class Array(NamedTuple):
-    """The value of an operation: its shape, the number of the operation, and its value in float64 if it depends on no
-    input.
+    """The value of an operation.
+
+    **Fields:**
+
+    - shape: its shape.
+    - place: the index of the operation in the list, or `NOWHERE` for a value that is not finite.
+    - known: the value in float64 if it depends on no input of the function; else None.
     """
 
     shape: tuple[int, ...]
@@ -35,7 +41,7 @@ class Array(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many entries it has."""
+        """The number of entries."""
         return math.prod(self.shape)
 
 
@@ -43,7 +49,7 @@ Value = Array | np.ndarray | jax.Array  # an array of whole numbers, truth value
 
 
 def decimals(values: Float[np.ndarray, "..."]) -> list[str]:
-    """Numbers as the shortest decimals that round to them; fractions of small whole numbers as fractions."""
+    """Return each number as text: the shortest decimal that rounds to it, written as a fraction."""
     return list(map(_decimal, np.ravel(values).tolist()))
 
 
@@ -53,14 +59,14 @@ def _decimal(value: float) -> str:
 
 
 def is_rounded(text: str) -> bool:
-    """Whether a decimal has so many digits that it is taken for a rounded number."""
+    """Whether a number, given as text, has so many digits that it is taken for one that was rounded."""
     return len(str(Fraction(text).numerator).strip("-0")) > _DIGITS
 
 
 class Writer:
-    """Writes a list of operations, each of them once.
+    """Writes a list of operations. Equal operations are written once.
 
-    **Arguments:** given: the numbers that are exact although they have many digits. None if all are.
+    **Arguments:** given: the numbers that are exact although they have many digits; None if all numbers are exact.
     """
 
     def __init__(self, given: frozenset[float] | None = None):
@@ -78,9 +84,16 @@ class Writer:
         shape: tuple[int, ...],
         known: np.ndarray | None = None,
     ) -> Array:
-        """Write an operation, unless an equal one is there.
+        """Write an operation, unless an equal one was written before.
 
-        **Arguments:** known: its value in float64 if it depends on no input.
+        **Arguments:**
+
+        - name, parameter: see the checker.
+        - arguments: the inputs.
+        - shape: the shape of the result.
+        - known: its value in float64 if it depends on no input of the function.
+
+        **Returns:** the result of the operation.
         """
         if any(argument.place == NOWHERE for argument in arguments):
             # A number divided by infinity is zero, and what is infinite itself is nowhere.
@@ -95,7 +108,7 @@ class Writer:
         return Array(shape, self._places[key], known)
 
     def array(self, value: Value) -> Array:
-        """A value as the result of an operation."""
+        """Return a value as an `Array`. If it is not one yet, an operation with its numbers is written."""
         if isinstance(value, Array):
             return value
         values = np.asarray(value, dtype=float)
@@ -106,7 +119,7 @@ class Writer:
         return self.write("number", [], decimals(values), values.shape, values)
 
     def read(self, values: Float[np.ndarray, "..."]) -> Array:
-        """Constants of a function as an array. Rounded numbers are marked as such."""
+        """Write constants of a function. Those that were rounded are marked by the operation "near"."""
         flat = np.ravel(values)
         rounded = np.asarray([self._was_rounded(value) for value in flat], dtype=bool)
         if not np.any(rounded):
@@ -123,9 +136,12 @@ class Writer:
         return is_rounded(decimals(np.asarray(value))[0])
 
     def taken(self, arrays: Sequence[Array], indices: Int[np.ndarray, "..."]) -> Array:
-        """The entries at given indices into the concatenation of the arrays.
+        """Write a "take" of entries of some arrays.
 
         A "take" of the result of another "take" is written as one "take" of the original arrays.
+
+        **Arguments:** arrays: flattened and concatenated; indices: those of the entries in the concatenation, in
+        the shape of the result.
         """
         sources, places, begin = [], [], 0
         for array in arrays:
@@ -151,11 +167,11 @@ class Writer:
         return found
 
     def joined(self, arrays: Sequence[Array]) -> Array:
-        """All entries, one array after the other."""
+        """Concatenate the entries of arrays to one flat array."""
         return self.taken(arrays, np.arange(sum(array.size for array in arrays)))
 
     def reshaped(self, array: Array, shape: tuple[int, ...]) -> Array:
-        """The same entries in another shape."""
+        """Reshape an array."""
         return self.taken([array], np.arange(array.size).reshape(shape))
 
     def chosen(self, which: np.ndarray, first: Array, second: Array) -> Array:
@@ -164,13 +180,13 @@ class Writer:
         return self.taken([first, second], np.where(which, places, places + first.size))
 
     def spread(self, array: Array, shape: tuple[int, ...]) -> Array:
-        """An array broadcast to a shape."""
+        """Broadcast an array to a shape."""
         if array.shape == shape:
             return array
         return self.taken([array], np.broadcast_to(np.arange(array.size).reshape(array.shape), shape))
 
     def binary(self, name: str, x: Array, y: Array) -> Array:
-        """An operation on the entries of two arrays, one of which may be a scalar."""
+        """Write an operation of `BINARY` on the entries of two arrays, which are broadcast to one shape."""
         shape = np.broadcast_shapes(x.shape, y.shape)
         x, y = self.spread(x, shape), self.spread(y, shape)
         known = None
@@ -191,7 +207,7 @@ class Writer:
         return self.write("select", [which, yes, no], None, shape, known)
 
     def unary(self, name: str, x: Array, parameter: Parameter = None) -> Array:
-        """A function of each entry."""
+        """Write an operation of `UNARY`, or "power" with a whole exponent as its parameter, on each entry."""
         known = None
         if x.known is not None:
             with np.errstate(all="ignore"):
@@ -199,17 +215,17 @@ class Writer:
         return self.write(name, [x], parameter, x.shape, known)
 
     def power(self, x: Array, exponent: int) -> Array:
-        """A whole power of each entry."""
+        """Write x^exponent for each entry, for a whole exponent."""
         if exponent < 0:
             return self.binary("div", self.number(1.0), self.power(x, -exponent))
         return self.array(np.ones(x.shape)) if exponent == 0 else self.unary("power", x, exponent)
 
     def number(self, value: float) -> Array:
-        """A number."""
+        """Write a scalar constant."""
         return self.array(np.asarray(value))
 
     def summed(self, x: Array, axes: Sequence[int]) -> Array:
-        """The sum over axes."""
+        """Write the sum of an array over some axes."""
         kept = [axis for axis in range(len(x.shape)) if axis not in axes]
         shape = tuple(x.shape[axis] for axis in kept)
         count = math.prod(x.shape[axis] for axis in axes)
@@ -224,7 +240,7 @@ class Writer:
         return self.write("dot", [moved, ones], [1, math.prod(shape), count, 1], shape, known)
 
     def contracted(self, params: Params, a: Array, b: Array) -> Array:
-        """JAX's dot_general."""
+        """Write the product that JAX's `dot_general` computes with parameters ``params``."""
         (a_inner, b_inner), (a_batch, b_batch) = params["dimension_numbers"]
         a_free = [axis for axis in range(len(a.shape)) if axis not in (*a_inner, *a_batch)]
         b_free = [axis for axis in range(len(b.shape)) if axis not in (*b_inner, *b_batch)]
@@ -250,13 +266,13 @@ UNARY = {
 
 
 def exactly(x: arb) -> str:
-    """An exact number as text in the format of the checker."""
+    """Write an exact number as text, ``MANTISSApEXPONENT`` for MANTISSA 2^EXPONENT, which the checker reads."""
     mantissa, exponent = x.man_exp()
     return f"{int(mantissa)}p{int(exponent)}"
 
 
 def above(bound: arb) -> arb:
-    """A number above a bound, with few digits."""
+    """Return a number of few binary digits that is above a bound."""
     if not bound.is_finite():
         return bound.upper()
     if bound.is_zero():

@@ -143,7 +143,7 @@ def to_explore(
 
 
 def write_explored(page: Explorable, progress: bool) -> pathlib.Path:
-    """Integrate the grid of a page, write the page, and return its path. The folder of finished batches is removed."""
+    """Integrate the grid of a page, write the page, and return its path. Finished batches are then removed."""
     out, unfinished, plan = page.out, page.unfinished, page.plan
     with folder_of(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)

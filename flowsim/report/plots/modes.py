@@ -1,4 +1,4 @@
-"""Draws what a flow learns: the singular values of its matrices over time, and the matrices at its start and end."""
+"""Draws what a flow learns: the singular values of its matrices over time, and the matrices themselves."""
 
 import functools
 from collections.abc import Callable, Mapping
