@@ -109,7 +109,8 @@ def check(
 def judge_over(claims: Sequence[Claim], over: Sequence[str], overrides: Sequence[str]) -> list[Entry]:
     """Judge claims over families of problems. Each family is a problem of a claim with one field varied.
 
-    **Arguments:** claims; over: a single text FIELD=VALUES; overrides: texts FIELD=VALUE for every problem.
+    **Arguments:** claims: the claims; over: a single text FIELD=VALUES; overrides: texts FIELD=VALUE for every
+    problem.
 
     **Raises:** `ProblemError` if several fields vary.
     """

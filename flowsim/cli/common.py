@@ -33,7 +33,7 @@ def read(path: pathlib.Path, overrides: Sequence[str]) -> Problem:
 
 
 def tables_of(path: pathlib.Path) -> Tables:
-    """Return the TOML tables of a problem: a parsed problem file, or ``{"make": "FILE.py:NAME"}`` for a function."""
+    """Return the TOML tables of a problem. For a user's function they are ``{"make": "FILE.py:NAME"}``."""
     return {"make": str(path)} if is_place(str(path)) else toml.parse(_text_of(path))
 
 

@@ -190,8 +190,8 @@ def _options(asked: Asked, *files: str) -> Iterator[tuple[Claim, Options]]:
 
     **Returns:** a context whose value is the claim and the keyword arguments of its search.
 
-    **Raises:** `ProblemError` on a wrong option, and if the code in the context refuses the search. In the second
-    case the file of progress that the search began is removed.
+    **Raises:** `ProblemError` on a wrong option. If the search in the context raises one, the file of progress that
+    the search began is removed.
     """
     _check_seed(asked.seed)
     claim, over = claim_of(asked.claim, asked.form), dict(map(_axis, asked.over))

@@ -132,7 +132,7 @@ def uncertified(verdicts: Iterable[Verdict]) -> list[str]:
 def _clipped(name: str, text: str, width: int) -> str:
     """Cut a text to a width: an id at its beginning, another text at its end.
 
-    **Arguments:** name: the column, "claim" for an id; text; width.
+    **Arguments:** name: the column, "claim" for an id; text: the text; width: its largest length.
     """
     if len(text) <= width:
         return text

@@ -15,7 +15,10 @@ from flowsim.problem import Problem
 
 def run_facts(problem: Problem, evidence: Evidence | DescentEvidence) -> dict[str, str]:
     """Gather results of a run besides its verdicts: the decay rate, the end point and its Hessian, and the
-    accuracy. For a sampled loss, also the loss at the end, and whether the samples determine the population loss.
+    accuracy.
+
+    For a sampled loss, the decay rate is replaced by the loss at the end, with its error, and by whether the
+    samples determine the population loss.
 
     **Returns:** texts by label; empty if the run is not finished.
     """

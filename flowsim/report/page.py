@@ -52,7 +52,7 @@ def write_report(
     - figures: the file (png or svg) of each figure by name, as `flowsim.report.plots.draw_all` returns them.
     - predictions: what a paper predicts for the start, or None.
     - facts: further results at the end of the flow, as texts by label.
-    - captions: captions of further figures, by name.
+    - captions: captions of figures by name, used instead of a paper's.
     - explored: the name of a page with sliders in the same folder, to which a link leads; None without it.
 
     **Raises:** `ValueError` on a figure that a page cannot show.
@@ -157,7 +157,7 @@ def _counts(ordered: Sequence[Verdict]) -> list[tuple[str, int, list[Verdict]]]:
 
 
 def _shown(verdicts: Sequence[Verdict]) -> str:
-    """Return a sentence that counts the statements that certificates prove or refute; empty without certificates."""
+    """Count in a sentence what certificates prove and refute. The text is empty without certificates."""
     if not certificates_asked(verdicts):
         return ""
     counts = {word: sum(verdict.certified == word for verdict in verdicts) for word in ("proved", "refuted")}

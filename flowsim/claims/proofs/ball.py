@@ -1,8 +1,8 @@
 """Completes a certificate with a ball that the flow cannot leave, and with the exact limit of the flow if it is
 needed.
 
-In the ball the Hessian of the loss is positive definite across fields v with <v, grad L> = 0, along which the loss
-is constant. `flowsim.claims.proofs.ending` says what follows.
+The ball comes with fields v along which the loss is constant, <v, grad L> = 0. In the ball Hess L + sum v v^T is
+positive definite. `flowsim.claims.proofs.ending` says what follows.
 """
 
 import contextlib
@@ -84,8 +84,10 @@ def with_the_end(certificate: Document, followed: FollowedFlow, *, in_the_limit:
 
 
 def _balls(followed: FollowedFlow) -> Iterator[tuple[list[Document], Document, ending.Ball]]:
-    """Iterate over balls that the flow cannot leave, for later and later times: the pieces of the path until the
-    time, the description of the ball in the certificate, and the ball.
+    """Iterate over balls that the flow cannot leave, for later and later times.
+
+    **Returns:** for each ball the pieces of the path until its time, the centre, radius, curvature and fields of
+    the ball as in a certificate, and the ball.
     """
     for t in map(float, _TIMES):
         if found := _ball_at(followed, t):
@@ -94,7 +96,7 @@ def _balls(followed: FollowedFlow) -> Iterator[tuple[list[Document], Document, e
 
 @functools.lru_cache(maxsize=64)  # as it is the same for all statements about a flow
 def _ball_at(followed: FollowedFlow, t: float) -> tuple[Document, ending.Ball] | None:
-    """Return a ball that the flow cannot leave from a time on, as in `_balls` without the pieces; None if none is
+    """Return a ball that the flow cannot leave from a time on, as in a certificate and as a `Ball`; None if none is
     shown.
     """
     pieces = followed.until(t).pieces
@@ -107,10 +109,11 @@ def _ball_at(followed: FollowedFlow, t: float) -> tuple[Document, ending.Ball] |
 
 
 def _ball(loss: checker.Program, states: list[arb], fields: list[Field]) -> tuple[Document, ending.Ball] | None:
-    """Return a ball around ``states`` that no flow from these states leaves; None if none is shown.
+    """Return a ball around ``states`` that no flow from these states leaves, as in a certificate and as a `Ball`.
+    None if none is shown.
 
-    **Arguments:** loss: the program of the loss; states: a ball for each weight; fields: fields along which the
-    loss is constant.
+    **Arguments:** loss: the program of the loss; states: a ball of numbers for each weight; fields: fields along
+    which the loss is constant.
     """
     centre = [arb(float(x)) for x in states]
     hessian = np.asarray([[float(x) for x in row] for row in checker.hessian(loss, centre)])
@@ -157,8 +160,8 @@ def _constant(followed: FollowedFlow, n: int) -> list[Field]:
 
 @functools.lru_cache(maxsize=4)
 def _fields(followed: FollowedFlow, n: int) -> list[Field]:
-    """Return linear fields v with <v, grad L> = 0 everywhere. They are those of a basis that have rational entries
-    and are shown to satisfy the equation.
+    """Search for linear fields v with <v, grad L> = 0 everywhere. Return those of a basis that have rational
+    entries and for which the equation is shown.
     """
     loss, rng = checker.Program(followed.program), np.random.default_rng(0)
     points = rng.standard_normal((n * n + n, n))

@@ -1,4 +1,4 @@
-"""Prepares a loss and a start for a proof: the directions in which weights move, and their numbers as exact
+"""Prepares a loss and a start for a proof: finds the directions in which weights move, and computes both from exact
 numbers.
 """
 
@@ -86,8 +86,9 @@ class Domain:
         return [np.asarray(slope) for slope in jax.tree.leaves(slopes)]
 
     def near(self, rng: np.random.Generator, share: float) -> np.ndarray:
-        """Return random weights near the start, (n,), displaced in the domain by about ``share`` times the largest
-        weight.
+        """Return random weights near the start, (n,), displaced in the directions of the domain.
+
+        **Arguments:** rng: draws the weights; share: the typical displacement, relative to the largest weight.
         """
         moved = self.size * share * rng.standard_normal(self._flat.size)
         leaves, tree = jax.tree.flatten(self._unravel(jnp.asarray(moved)))

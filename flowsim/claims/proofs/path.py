@@ -50,7 +50,7 @@ class Digits(NamedTuple):
 
     **Fields:**
 
-    - bits: the precision of numbers.
+    - bits: the precision in bits.
     - degree: the degree of the polynomials.
     - negligible: the largest allowed remainder of a piece, relative to the weights.
     """
@@ -169,9 +169,7 @@ class FollowedFlow:
             self._steps = [_Step(None, checker.ZERO, checker.ZERO, checker.Program(self.of_start)())]
 
     def until(self, t1: float) -> Enclosure:
-        """Return the enclosure up to a time >= 0. If the error grows large, compute the path again with more
-        digits.
-        """
+        """Return the enclosure up to a time >= 0, computed with more digits if the error grows large."""
         last = float(np.nextafter(t1, 2 * t1))  # of a decimal that may be above its float64
         try:
             self._follow(last)
@@ -218,11 +216,12 @@ class FollowedFlow:
 
 
 class _Step(NamedTuple):
-    """The end of a piece, from which the path continues: the piece, as in a certificate, or None at t = 0; the time
-    ``end``, a bound on the error then, and the weights of the path.
+    """The end of a piece, from which the path continues.
 
     **Fields:**
 
+    - piece: the piece, as in a certificate; None at t = 0.
+    - end, error, weights: the time, a bound on the error then, and the weights of the path then.
     - curvature: an approximate Hessian of the loss on the piece.
     - reach: after collocation, the length to try for the next piece.
     - waits: the number of next pieces for which collocation is not tried.
@@ -296,7 +295,7 @@ def _collocated(
 
 
 class _Closed(NamedTuple):
-    """A piece, as in a certificate and as a `Piece`, a bound on the error at its end, and about Hess L on it."""
+    """A piece with its bounds, as in a certificate; the error at its end; and an approximate Hess L on it."""
 
     given: Document
     piece: checker.Piece
@@ -325,7 +324,7 @@ def _taylor(field: checker.Program, x: Numbers, degree: int) -> list[Numbers]:
 
 
 def _first_length(series: list[Numbers], most: arb, digits: Digits) -> arb:
-    """Return a length, at most ``most``, at which the last two terms are negligible. It has few binary digits."""
+    """Return a length of few binary digits, at most ``most``, for which the last two terms are negligible."""
     size = _size(series)
     bounds = [
         (digits.negligible * size / largest) ** (1 / k)
@@ -374,7 +373,7 @@ def _size(series: list[Numbers]) -> float:
 
 
 def _rounded(coefficients: Numbers, h: float, least: float) -> Numbers:
-    """Round all coefficients but the first, so that p(s) changes by less than ``least`` for 0 <= s <= h."""
+    """Round all coefficients but the first. The polynomial changes by less than ``least`` on [0, h]."""
     kept = []
     for k, c in enumerate(coefficients):
         exponent = int(np.floor(np.log2(least) - k * np.log2(h))) - 6

@@ -67,9 +67,9 @@ def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
 
 
 def _eigenvalues(writer: Writer, matrix: Array) -> Array:
-    """Write the eigenvalues of a symmetric matrix in ascending order. JAX symmetrizes a matrix before.
+    """Write the eigenvalues of a symmetric matrix in ascending order. JAX has symmetrized the matrix before.
 
-    **Raises:** `UndecidedError` if the known matrix is not finite.
+    **Raises:** `UndecidedError` if the matrix is known and not finite.
     """
     if matrix.known is not None and not np.all(np.isfinite(matrix.known)):
         raise UndecidedError("it has eigenvalues of a matrix that flowsim computes in float64")

@@ -140,8 +140,8 @@ class Writer:
 
         A "take" of the result of another "take" is written as one "take" of the original arrays.
 
-        **Arguments:** arrays: flattened and concatenated; indices: those of the entries in the concatenation, in
-        the shape of the result.
+        **Arguments:** arrays: the arrays, which are flattened and concatenated; indices: the indices of the entries
+        in the concatenation, in the shape of the result.
         """
         sources, places, begin = [], [], 0
         for array in arrays:
@@ -175,7 +175,7 @@ class Writer:
         return self.taken([array], np.arange(array.size).reshape(shape))
 
     def chosen(self, which: np.ndarray, first: Array, second: Array) -> Array:
-        """The entries of ``first`` where a known condition is true, and of ``second`` elsewhere."""
+        """Write a "take" of entries of ``first`` where a known condition is true, and of ``second`` elsewhere."""
         places = np.arange(first.size).reshape(first.shape)
         return self.taken([first, second], np.where(which, places, places + first.size))
 
@@ -196,7 +196,7 @@ class Writer:
         return self.write(name, [x, y], None, shape, known)
 
     def selected(self, which: Array, yes: Array, no: Array) -> Array:
-        """The entries of ``yes`` where a computed condition is 1, and of ``no`` where it is 0."""
+        """Write a "select" of entries of ``yes`` where a computed condition is 1, and of ``no`` where it is 0."""
         shape = np.broadcast_shapes(which.shape, yes.shape, no.shape)
         nothing = self.array(np.full(shape, np.nan))  # an infinite number that is not chosen does no harm
         yes, no = (nothing if one.place == NOWHERE else self.spread(one, shape) for one in (yes, no))
@@ -266,7 +266,7 @@ UNARY = {
 
 
 def exactly(x: arb) -> str:
-    """Write an exact number as text, ``MANTISSApEXPONENT`` for MANTISSA 2^EXPONENT, which the checker reads."""
+    """Write an exact number as text for the checker, such as ``3p-2`` for 3 * 2^-2."""
     mantissa, exponent = x.man_exp()
     return f"{int(mantissa)}p{int(exponent)}"
 

@@ -296,8 +296,8 @@ def _rows(row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _promised(problem: Problem, known: bool, texts: _Numbered) -> Document:
-    """Return what a paper predicts for a cell without integration: the rate of its envelope, 0 without a known
-    rate, and the conditions on the start.
+    """Return what a paper predicts for a cell without integration: the rate of its envelope and the conditions on
+    the start. The rate is 0 if there is none.
 
     **Arguments:** known: whether the excess is known; texts: the numbered texts of the page, to which texts are
     added.

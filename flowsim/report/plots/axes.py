@@ -48,7 +48,8 @@ def time_axis(axes: Axes, t: np.ndarray, scale: str = "log") -> Axes:
     A logarithmic axis has time 0 at its left end. If the times begin below 0, they are relative to the steepest
     point of a late drop, and the label says so.
 
-    **Arguments:** axes; t: the output times, (T,); scale: "log" or "linear".
+    **Arguments:** axes: the axes, on which everything else is drawn; t: the output times, (T,); scale: "log" or
+    "linear".
     """
     if t[0] < 0:
         axes.set_xlabel(rf"flow time  $t - t_*$,  steepest at $t_*$ = {in_tex(-t[0])}")

@@ -12,8 +12,8 @@ from flowsim.report.plots.flows import on_axes
 
 
 def of_band(trajectory: Trajectory, band: Mapping[str, Band]) -> dict[str, Callable[..., Axes]]:
-    """Return the figure of a band from `flowsim.confidence_band`, a function that draws on axes, as an entry
-    "loss-band". Empty for an exact loss, which has no band.
+    """Return {"loss-band": a function that draws the band of `flowsim.confidence_band` on axes}. For an exact loss,
+    which has no band, return an empty dictionary.
     """
     if not band:
         return {}

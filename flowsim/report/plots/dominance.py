@@ -14,8 +14,8 @@ from flowsim.report.plots.flows import on_axes, positive
 
 
 def of_verdicts(verdicts: Iterable[Verdict], trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
-    """Return the figure of the first verdict about gradient dominance, a function that draws on axes, as an entry
-    "gradient-dominance"; empty if no verdict has the constants of such a condition.
+    """Return {"gradient-dominance": a function that draws the condition of the first verdict about gradient
+    dominance}. Without such a verdict, return an empty dictionary.
     """
     names = ("constant", "power", "threshold")
     for verdict in verdicts:

@@ -93,7 +93,8 @@ def on_axes(draw: Callable[..., Axes]) -> Callable[..., Axes]:
 
 @on_axes
 def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None, time: str = "log") -> Axes:
-    """Draw the excess loss over time, with the promised envelope e^{-mu t} excess(0) and the local rate.
+    """Draw the excess loss over time, with the promised envelope e^{-mu t} excess(0), where mu is the promised
+    rate, and with the decay at the local rate.
 
     The line of the local rate passes through the last point. With ``time="linear"`` an exponential is a straight
     line.
@@ -368,7 +369,7 @@ def positive(values: ArrayLike) -> np.ndarray:
 
 
 def _relative(error: np.ndarray, terms: np.ndarray) -> np.ndarray:
-    """Return |error| divided by the largest |term|; NaN where the error is zero."""
+    """Return |error| divided by the largest of |terms| at any time; NaN where the error is zero."""
     return positive(np.abs(error) / max(np.max(np.abs(terms)), np.finfo(float).tiny))
 
 
@@ -384,7 +385,7 @@ def _dots(t: np.ndarray) -> Options:
 
 
 def _level(axes: Axes, t: np.ndarray, value: float, label: str, role: Options, below: bool = False) -> None:
-    """Draw a horizontal line with a label, which is under the line if ``below`` is set."""
+    """Draw a horizontal line with a label, which is under the line if ``below`` is set, else above."""
     axes.plot([t[0], t[-1]], [value, value], **role)
     side, offset = ("top", -4) if below else ("bottom", 3)
     place = (0.02, value), (0, offset)

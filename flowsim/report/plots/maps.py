@@ -203,7 +203,7 @@ def _symbols(axes: Axes, here: np.ndarray, symbol: str, colour: str) -> None:
 
 
 def _edges(held: np.ndarray) -> list[list[tuple[int, int]]]:
-    """Return the sides that separate cells where a condition holds from cells where it does not, each as two end
+    """Return the sides between cells where a condition holds and cells where it does not, each as its two end
     points.
     """
     across = [[(i + 1, j), (i + 1, j + 1)] for i, j in np.argwhere(held[1:] != held[:-1]).tolist()]

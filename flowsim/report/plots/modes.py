@@ -21,10 +21,11 @@ _GAP = 0.12  # between two matrices, of a matrix's width
 
 
 def of_matrices(trajectory: Trajectory, limits: Mapping[str, ArrayLike]) -> dict[str, Callable[..., Axes]]:
-    """Return the figures "modes" and "weights" of a model's matrices, each a function that draws on axes, by name.
+    """Return functions that draw the matrices of a model on axes: "modes" draws `modes`, "weights" draws
+    `matrices`.
 
-    Empty if the model has no matrix, or only matrices that are too large to be drawn. With a single output time
-    there is no figure "weights".
+    The dictionary is empty if the model has no matrix, or only matrices that are too large to be drawn. With a
+    single output time it has no "weights".
 
     **Arguments:** trajectory: the flow; limits: the predicted limits of weights, by name.
     """

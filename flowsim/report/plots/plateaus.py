@@ -15,10 +15,10 @@ _AROUND = 0.35  # of the time from the first escape to the last arrival: shown b
 
 
 def of_plateaus(trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
-    """Return the figure of a flow with its plateaus, a function that draws on axes, as an entry "plateaus".
+    """Return {"plateaus": a function that draws the flow with its plateaus on axes}.
 
-    Empty if there are fewer than two plateaus, or if a drop comes so late that float64 cannot resolve it in times
-    from the start.
+    Return an empty dictionary if there are fewer than two plateaus, or if a drop comes so late that float64 cannot
+    resolve it in times from the start.
     """
     if trajectory.counted is not None or len(found := plateaus(trajectory)) < 2:
         return {}
@@ -67,6 +67,6 @@ def staircase(axes: Axes, trajectory: Trajectory, found: Sequence[Plateau]) -> A
 def _narrowest(between: np.ndarray, edges: np.ndarray) -> float:
     """Return the length of the shortest interval, divided by the time from the first edge to the last.
 
-    **Arguments:** between: the intervals, (k, 2), each a beginning and an end; edges: times in ascending order.
+    **Arguments:** between: (k, 2), the beginning and the end of each interval; edges: times in ascending order.
     """
     return float(np.min(np.diff(between), initial=np.inf) / (edges[-1] - edges[0]))

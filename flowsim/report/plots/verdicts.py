@@ -49,7 +49,7 @@ def sides_of(claim: Claim, evidence: Evidence | DescentEvidence) -> Sides:
 
     If the sides are arrays at each time, only the entry with the least margin is returned.
 
-    **Arguments:** claim; evidence: the flow, as `flowsim.claims` judges it.
+    **Arguments:** claim: the claim; evidence: the flow that it is judged on.
     """
     if isinstance(evidence, DescentEvidence):
         both = compared(claim, evidence.stated, evidence.run)
@@ -85,10 +85,10 @@ def _relation(both: Comparison) -> str:
 def of_judged(
     verdicts: Sequence[Verdict], claims: Iterable[Claim], evidence: Evidence | DescentEvidence, own: Iterable[Claim]
 ) -> dict[str, Callable[..., Axes]]:
-    """Return the figures of verdicts, each a function that draws on axes, by name.
+    """Return functions that draw verdicts on axes, by the names of the figures.
 
-    They are how tight all statements are, and both sides of up to 8 statements: those that are violated or
-    unresolved, and those that a user declares.
+    One figure shows how tight all statements are. Each of the others shows both sides of a statement: of those that
+    are violated, then of those that are unresolved, then of those that a user declares, until there are enough.
 
     **Arguments:**
 
@@ -114,8 +114,8 @@ def of_judged(
 
 
 def of_tightness(verdicts: Sequence[Verdict]) -> dict[str, Callable[..., Axes]]:
-    """Return the figure of how tight statements are, as an entry "tightness" for `draw_all`; empty if no verdict
-    has a tightness.
+    """Return {"tightness": a function that draws `tightness` on axes}, or an empty dictionary if no verdict has a
+    tightness.
     """
     rows = sum(verdict.verdict in _JUDGED and verdict.tightness is not None for verdict in verdicts)
     size = 5.8, 0.8 + 0.19 * rows
@@ -197,8 +197,8 @@ def sides(axes: Axes, verdict: Verdict, both: Sides) -> Axes:
 
 
 def _worst(verdict: Verdict, both: Sides) -> int | None:
-    """Return the index of the least slack: at the time of the verdict, or for points where slack/|bound| is least.
-    None if no slack is known.
+    """Return the index of the least slack: at the time that the verdict names, or for points where slack/|bound| is
+    least. None if no slack is known.
     """
     if both.t is not None and isinstance(verdict.where, float):
         return int(np.argmin(np.abs(both.t - verdict.where)))

@@ -74,7 +74,7 @@ class Statement:
 
     @property
     def settled(self) -> bool:
-        """Whether the ledger is present and the statement holds on every problem on which it applies."""
+        """Whether the ledger shows that the statement holds on every problem on which it applies."""
         return self.fault is None and self.counts is not None and not self.counts.get(Judgement.UNRESOLVED)
 
 

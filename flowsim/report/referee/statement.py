@@ -144,7 +144,7 @@ def _verdict_line(of: Review) -> str:
 
 
 def _looseness(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Iterate over texts in LaTeX that say how many times each constant of the statement the sharp constant is."""
+    """Say for each constant of the statement by which factor the sharp constant differs from it. Texts in LaTeX."""
     found: dict[str, list[float]] = {}
     for _, name, *pair in with_sharp(verdicts):
         if (times := looseness(*pair)) is not None:
