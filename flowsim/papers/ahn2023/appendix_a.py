@@ -1,7 +1,10 @@
 """ahn2023's appendix A: the proof of Theorem 1, one component f_j at a time, for isotropic data and any covariance.
 
-The components are f_j(X) = E[(<C, X> + w[j])^2]. `in_context_loss` here follows the appendix, with quadratic forms in
-X_j = b a_j^T. `MaskedAttentionLoss` instead splits the error into parts odd and even in w.
+Let C be the mean of z z^T over the tokens z = (x, y) of the context. The components are f_j(X) = E[(<C, X> +
+w[j])^2] for (d+1, d+1) matrices X. E_{d+1,j} is the matrix with a one at (d+1, j) and zeros elsewhere.
+
+`in_context_loss` follows the appendix, with quadratic forms in X_j = b a_j^T, where a_j is column j of A.
+`MaskedAttentionLoss` computes the same loss in another way: it splits the error into parts odd and even in w.
 """
 
 from collections.abc import Callable
@@ -33,7 +36,11 @@ _PROMPTS = 16
 
 
 def weight_times_token_covariance(task: Task, s: Vector) -> Square:
-    """E[<w, s> C]: by Stein's lemma the derivative along s of E[C | w], which is affine in w, at w = 0."""
+    """E[<w, s> C] for w ~ N(0, I), a (d+1, d+1) matrix.
+
+    By Stein's lemma it is the mean over w of the derivative of E[C | w] along s. This derivative is affine in w, so
+    its mean is its value at w = 0.
+    """
 
     def given(w):
         tokens = jnp.concatenate([jnp.eye(task.dimension), w[None, :]])
@@ -43,7 +50,7 @@ def weight_times_token_covariance(task: Task, s: Vector) -> Square:
 
 
 def form_times_token_covariance(task: Task, X: Square) -> Square:
-    """E[<C, X> C]."""
+    """E[<C, X> C], a (d+1, d+1) matrix."""
     return token_covariance_times_form(X, task.covariance, task.context_length)
 
 
@@ -54,7 +61,10 @@ def component(task: Task, X: Square, s: Vector) -> Scalar:
 
 
 def in_context_loss(task: Task, model: MaskedAttention) -> Scalar:
-    """The loss f(b, A) of (15): the sum over the columns s of a root of Sigma of `component` at X = b (A s)^T."""
+    """The loss f(b, A) of (15).
+
+    It is the sum of `component` at X = b (A s)^T over the columns s of the Cholesky factor of Sigma.
+    """
     columns = jnp.linalg.cholesky(task.covariance).T
     return jnp.sum(jax.vmap(lambda s: component(task, jnp.outer(model.b, model.A @ s), s))(columns))
 
@@ -66,7 +76,7 @@ def _drawn(d: int) -> MaskedAttention:
 
 
 def on_drawn(task: Task, left: Callable, right: Callable) -> Comparison:
-    """The statement left(model) = right(model) > 0 at random weights."""
+    """The statement left(model) = right(model) at 8 random models, relative to right(model) > 0."""
     models = _drawn(task.dimension)
     sides = jax.vmap(left)(models), jax.vmap(right)(models)
     return of_sums(task, equal(*sides, sides[1]))
@@ -102,33 +112,40 @@ def _matrices_agree(task: Task, left: Array, right: Array) -> Comparison:
 
 
 def _linear(task: Task) -> Float[Array, "d rows rows"]:
-    """E[w_j C] for each j."""
+    """The matrices E[w_j C], stacked over j."""
     return jax.vmap(lambda s: weight_times_token_covariance(task, s))(jnp.eye(task.dimension))
 
 
 def _quadratic(task: Task, X: Float[Array, "d rows rows"]) -> Float[Array, "d rows rows"]:
-    """E[<C, X_j> C] for each j."""
+    """The matrices E[<C, X_j> C] with X_j = X[j], stacked over j."""
     return jax.vmap(lambda matrix: form_times_token_covariance(task, matrix))(X)
 
 
 def stationary(task: Task, X: Float[Array, "d rows rows"]) -> Comparison:
-    """The gradient of each f_j at X_j, 2 E[<C, X_j> C] + 2 E[w_j C], is zero, relative to its second term."""
+    """The statement that the gradient of each f_j vanishes at X_j = X[j].
+
+    The gradient is 2 E[<C, X_j> C] + 2 E[w_j C]. It is judged relative to its second term.
+    """
     return _matrices_agree(task, -_quadratic(task, X), _linear(task))
 
 
 def in_pairs(task: Task, matrices: Float[Array, "d rows rows"], factors: Vector) -> Comparison:
-    """The j-th matrix equals factors_j (E_{d+1,j} + E_{j,d+1}), for each j."""
+    """The statement that ``matrices[j]`` is factors_j (E_{d+1,j} + E_{j,d+1}), for each j."""
     return _matrices_agree(task, matrices, factors[:, None, None] * _pair(task.dimension))
 
 
 def components_summed(task: Task, factors: Vector) -> Comparison:
-    """f(b, A) = sum_j factors_j f_j(b a_j^T), at random weights."""
+    """The statement f(b, A) = sum_j factors_j f_j(b a_j^T) at 8 random models. a_j is column j of A."""
     terms = lambda model: jax.vmap(lambda s: component(task, jnp.outer(model.b, model.A @ s), s))(jnp.eye(factors.size))
     return on_drawn(task, lambda model: factors @ terms(model), MaskedAttentionLoss(task))
 
 
 def _flat_directions(task: Task) -> tuple[Scalar, Scalar]:
-    """The number of directions X with E<C, X>^2 = 0, and the number of those that rounding leaves undecided."""
+    """Counts the zero eigenvalues of the quadratic form X -> E <C, X>^2.
+
+    **Returns:** the number of eigenvalues that are zero, and the number of other eigenvalues that are so small that
+    rounding leaves them undecided.
+    """
     rows = task.dimension + 1
     basis = jnp.eye(rows**2).reshape(-1, rows, rows)
     form = jax.vmap(lambda X: form_times_token_covariance(task, X).reshape(-1))(basis)
@@ -173,7 +190,7 @@ def eq_17(task: Task) -> Comparison:
 
 
 def _inner_products(task: Task, factor: float) -> Comparison:
-    """<C, E_{d+1,j}> = ``factor`` times sum_i <w, x_i> x_i[j], on random prompts, for each j.
+    """The statement <C, E_{d+1,j}> = ``factor`` sum_i <w, x_i> x_i[j] for each j, on 16 random prompts.
 
     Each side rounds at most 2 n times.
     """

@@ -1,7 +1,7 @@
-"""ahn2023's appendices B.1, B.2 and B.4, layers without B: the proofs of Theorems 3 and 4, and the order of the layers.
+"""ahn2023's appendices B.1, B.2 and B.4 on layers without B: proofs of Theorems 3 and 4, and the layers' order.
 
-Gradients are those of `MultiLayerLoss`, whose matrices are A_i = -(the paper's). This changes no statement here. On
-random prompts the matrices have the paper's sign.
+S is the set of A_i = a_i Sigma^-1. Losses and gradients are those of `MultiLayerLoss`, whose A_i are minus the
+paper's. No statement here depends on this sign. Statements about single prompts use the paper's sign.
 """
 
 import itertools
@@ -29,14 +29,18 @@ from flowsim.papers.ahn2023.settings import LAYERS, anisotropic, several_layers,
 
 
 def _symmetric_layers(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """The hypotheses of Theorem 3, and symmetric A_i: the display does not transpose them."""
+    """The hypotheses of Theorem 3, and that every A_i is symmetric.
+
+    Without symmetry the display would have to transpose the A_i.
+    """
     return [*two_isotropic_layers(loss, start), agrees("symmetric A_i", float(loss.symmetric), 1.0)]
 
 
 def _factored(drawn: prompts.Drawn) -> tuple[prompts.Columns, Scalar]:
-    """X_0 prod_i (I + M X_0^T A_i X_0), and the literal layers' squared error for the query, averaged over w.
+    """The columns of X_0 prod_i (I + M X_0^T A_i X_0), and the layers' squared error for the query.
 
-    The error is linear in w ~ N(0, I), so the mean of its square is the sum of its squares at the unit vectors.
+    The squared error is averaged over w ~ N(0, I). The error is linear in w, so the mean of its square is the sum
+    of its squares at the unit vectors.
     """
     point, X = prompts.without_B(drawn), prompts.inputs_of(drawn)
     error = lambda w: prompts.states_from(point._replace(weight=w), X)[-1, -1, -1]
@@ -138,9 +142,12 @@ def eq_22(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
 
 
 def _directional(loss: Loss, replacement: Matrix) -> tuple[Array, Array, Array]:
-    """d/dt f(A + t R~) and d/dt f(A + t R), with R~_i = r_i ``replacement``, and the size of their terms.
+    """The derivatives d/dt f(A + t R~) and d/dt f(A + t R) at random points A of S, for random R.
 
-    Both are at points of S, for random R.
+    Here R~_i = r_i ``replacement`` with r_i = tr(Sigma^{1/2} R_i Sigma^{1/2})/d.
+
+    **Returns:** the derivative along R~, the derivative along R, and the size sum_i |grad_{A_i} f|_F |R_i|_F, each
+    (n,).
     """
     slopes, R = gradients(loss, drawn_scalars(loss)), drawn_matrices(loss, 3)
     r = jnp.einsum("ij,nkij->nk", loss.task.covariance, R) / loss.task.dimension
@@ -172,7 +179,10 @@ def eq_25_corrected(loss: Loss) -> Comparison:
 
 
 def _decrease(loss: Loss) -> tuple[Array, Array]:
-    """d/dt f along dA_i/dt = -tr(Sigma^{1/2} grad_i Sigma^{1/2}) Sigma^-1, and sum |grad_i|_F^2, at points of S."""
+    """The derivative d/dt f along a flow, and sum_i |grad_{A_i} f|_F^2, at random points of S.
+
+    The flow is dA_i/dt = -tr(Sigma^{1/2} grad_{A_i} f Sigma^{1/2}) Sigma^-1. Both results are (n,).
+    """
     slopes, Sigma = gradients(loss, drawn_scalars(loss)), loss.task.covariance
     r = jnp.einsum("nkij,ij->nk", slopes, Sigma)
     rate = -jnp.sum(r * jnp.einsum("nkij,ij->nk", slopes, jnp.linalg.inv(Sigma)), axis=1)
@@ -202,7 +212,10 @@ def eq_26_corrected(loss: Loss) -> Comparison:
 
 
 def _from_multiples(loss: Loss, matrix: Matrix) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """At points of S, the distance of each grad_{A_i} f from the multiples of a matrix, and |grad_{A_i} f|_F."""
+    """The distance of each grad_{A_i} f from the multiples of ``matrix``, and |grad_{A_i} f|_F.
+
+    Both are computed at random points of S.
+    """
     slopes = gradients(loss, drawn_scalars(loss))
     g = jnp.einsum("nkij,ij->nk", slopes, matrix) / jnp.sum(matrix**2)
     gaps = slopes - g[:, :, None, None] * matrix[None, None]
@@ -281,7 +294,7 @@ def multiples(loss: Loss) -> Float[Array, "1 d d"]:
 
 
 def _permuted(loss: Loss, matrices: Float[Array, "n k d d"]) -> Float[Array, "n orders"]:
-    """The loss in every order of the layers. The given order comes first."""
+    """The loss in each order of the layers, (n, k!). The first column has the given order."""
     orders = itertools.permutations(range(loss.layers))
     return jnp.stack([losses_at(loss, matrices[:, jnp.array(order)]) for order in orders], axis=1)
 

@@ -1,9 +1,9 @@
 """ahn2023's appendix B.3, the proof of Theorem 5: gradients over all matrices at points of S, and rotations.
 
-On S = {A_i = a_i Sigma^-1, B_i = b_i I} the loss is F(a, b) of `ScalarLayersLoss`. Sampling errors never vanish, so an
-equation on samples is judged as a bound on the difference of its sides. (38) to (50) are judged on random prompts with
-random weights, in the paper's sign of A. There U is orthogonal, and U_Sigma = Sigma^{1/2} U Sigma^{-1/2} transforms the
-covariates.
+On S = {A_i = a_i Sigma^-1, B_i = b_i I} the loss is F(a, b) of `ScalarLayersLoss`. Sampling errors never vanish, so
+an equation on samples is judged as a bound on the difference of its sides. (38) to (50) are judged on random
+prompts with random weights, in the paper's sign of A. In these equations U is orthogonal, and U_Sigma = Sigma^{1/2}
+U Sigma^{-1/2} transforms the covariates.
 """
 
 from collections.abc import Callable
@@ -64,7 +64,14 @@ def gradient_on_the_set(loss: Loss) -> Comparison:
 
 
 class _Sides(NamedTuple):
-    """d/dt f along R~_j and along random R_j for each layer, at random points, and the size of their terms."""
+    """Derivatives d/dt f at n random points, along two steps of the matrix A_j or B_j of each layer.
+
+    **Fields:**
+
+    - replaced: the derivatives along R~_j.
+    - given: the derivatives along random R_j.
+    - size: |grad f|_F |R_j|_F, with the gradient in the matrix of layer j.
+    """
 
     replaced: Float[Array, "n layers"]
     given: Float[Array, "n layers"]
@@ -72,7 +79,14 @@ class _Sides(NamedTuple):
 
 
 def _along(found: Float[Array, "n layers d d"], left: Array, right: Array, replacement: Array, key: int) -> _Sides:
-    """The derivatives along R~_j = (tr(left R_j right)/d) replacement and along R_j, for random R_j."""
+    """The derivatives along R~_j = (tr(left R_j right)/d) ``replacement`` and along R_j, for random R_j.
+
+    **Arguments:**
+
+    - found: the gradients in the matrix of each layer, at n points.
+    - left, right, replacement: (d, d).
+    - key: the seed of the R_j.
+    """
     d = found.shape[-1]
     drawn = jax.random.normal(jax.random.key(key), found.shape)
     trace = jnp.einsum("ij,nkjl,li->nk", left, drawn, right) / d
@@ -82,9 +96,9 @@ def _along(found: Float[Array, "n layers d d"], left: Array, right: Array, repla
 
 
 def _both_along(loss: Loss, of_A: Array, of_B: Array) -> tuple[_Sides, _Sides]:
-    """The sides for R~_j = r_j ``of_A`` and S~_j = s_j ``of_B``, at points of S that are not critical.
+    """The derivatives along R~_j = r_j ``of_A`` in the A_j, and along S~_j = s_j ``of_B`` in the B_j.
 
-    The text after (34) defines r_j and s_j.
+    The text after (34) defines r_j and s_j. The points are random points of S, none of which is critical.
     """
     found, root = slopes(loss, drawn_points(loss)[1:]), loss.root
     inverse = jnp.linalg.inv(root)
@@ -92,12 +106,14 @@ def _both_along(loss: Loss, of_A: Array, of_B: Array) -> tuple[_Sides, _Sides]:
 
 
 def _together(of_A: _Sides, of_B: _Sides) -> _Sides:
-    """The derivatives along all A_i and B_i at once."""
+    """The derivatives along steps of all A_i and B_i at once: the sums over the layers."""
     return jax.tree.map(lambda a, b: jnp.sum(a, axis=1) + jnp.sum(b, axis=1), of_A, of_B)
 
 
 def _no_more(sides: _Sides) -> Comparison:
-    """The inequality along the random directions and along their opposites."""
+    """The statement that the derivative along R~_j is at most the derivative along R_j, for random R_j and for
+    -R_j.
+    """
     both = (jnp.concatenate([side.reshape(-1), -side.reshape(-1)]) for side in (sides.replaced, sides.given))
     return at_most(*both, size=jnp.tile(sides.size.reshape(-1), 2))
 
@@ -132,12 +148,12 @@ def eq_34_corrected(loss: Loss) -> Comparison:
 
 
 def _traces(loss: Loss | MonteCarloLoss, found: Slopes) -> tuple[Float[Array, "n k"], Float[Array, "n rest"]]:
-    """tr(Sigma^{1/2} grad_{A_i} Sigma^{1/2}) and tr(Sigma^{-1/2} grad_{B_i} Sigma^{1/2})."""
+    """tr(Sigma^{1/2} grad_{A_i} Sigma^{1/2}) and tr(Sigma^{-1/2} grad_{B_i} Sigma^{1/2}) = tr(grad_{B_i})."""
     return jnp.einsum("nkij,ij->nk", found.A, loss.task.covariance), jnp.einsum("nkii->nk", found.B)
 
 
 def _decrease(loss: Loss | MonteCarloLoss, found: Slopes, step_of_B: Float[Array, "d d"]) -> tuple[Array, Array]:
-    """The derivative d/dt f along a flow, and the sum of (14), from the gradients.
+    """The derivative d/dt f along a flow, and the sum of squared norms in (14), from the gradients ``found``.
 
     The flow is dA_i/dt = -tr(Sigma^{1/2} grad_{A_i} Sigma^{1/2}) Sigma^-1 and dB_i/dt = -tr(grad_{B_i}) step_of_B.
     """
@@ -232,13 +248,13 @@ _APART = 0.05  # the allowed relative difference of the sides of an equation
 
 
 def _scalars(loss: MonteCarloLoss, model: MultiLayerAttention) -> ScalarLayers:
-    """The a_i and b_i of a model on S."""
+    """The a_i and b_i of the point of S nearest to a model: a_i = tr(A_i Sigma)/d and b_i = tr(B_i)/d."""
     d = float(loss.task.dimension)
     return ScalarLayers(jnp.einsum("kij,ij->k", model.A, loss.task.covariance) / d, jnp.einsum("kii->k", model.B) / d)
 
 
 def at_scalars(loss: MonteCarloLoss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """The layers start on S."""
+    """The hypothesis that the layers start on S. The list is empty for layers without B."""
     if start.B is None:
         return []
     on_S = _scalars(loss, start).attention(loss.task.covariance)
@@ -276,7 +292,7 @@ def theorem_5(loss: MonteCarloLoss, start: MultiLayerAttention) -> Comparison:
 
 
 def _sampled_slopes(loss: MonteCarloLoss, start: MultiLayerAttention) -> Slopes:
-    """The gradients at one point, from samples."""
+    """The gradients of a Monte Carlo loss at the start, with a leading axis of length 1."""
     found = loss.gradient(start)
     return Slopes(found.A[None], found.B[None])
 
@@ -331,8 +347,11 @@ def eq_38_corrected(drawn: prompts.Drawn) -> tuple[Array, Array]:
 
 
 def _turns(function: Callable[[prompts.Drawn, prompts.Columns], Array], weights: str) -> Callable[[Loss], Comparison]:
-    """The two sides at U_Sigma X_0 and at X_0: of a function, or of its derivatives along random steps of the A_j or
-    B_j.
+    """Returns a comparison of a function at U_Sigma X_0 with the function at X_0, on random prompts.
+
+    If ``weights`` is empty, it compares the values of the function: see `prompts.turned`. If ``weights`` is "A" or
+    "B", it compares the derivatives of the function along random steps of the A_j or B_j: see
+    `prompts.turned_slopes`.
     """
 
     @prompts.on_prompts

@@ -1,7 +1,7 @@
 """ahn2023's appendix C: the layers written out, and the proof of Lemma 2 from the labels after each layer.
 
-Judged on random prompts with random weights, in the paper's sign of A. The literal attention layers compute covariates
-and labels.
+Statements are judged on random prompts with random weights, in the paper's sign of A. Covariates and labels come
+from the attention layers (53) in the paper's matrix form.
 """
 
 import jax
@@ -86,8 +86,9 @@ def eq_60(drawn: prompts.Drawn) -> tuple[Array, Array]:
 
 
 def _recursion(drawn: prompts.Drawn, attending: Float[Array, "n d"]) -> prompts.Row:
-    """The labels of the context after all layers, y_i <- y_i + (1/n) sum_j u_i^T A_l x_j y_j, with the u_i in
-    ``attending``.
+    """The labels y_1, .., y_n of the context after all layers, by a recursion.
+
+    Layer l replaces y_i by y_i + (1/n) sum_j u_i^T A_l x_j y_j, where u_i is row i of ``attending``.
     """
     inputs, labels = drawn.prompt.inputs, drawn.prompt.labels
     for A in drawn.A:

@@ -1,7 +1,8 @@
-"""ahn2023's Figures 1 to 4: what they plot, along flows, at the best scalars, and on samples.
+"""ahn2023's Figures 1 to 4, judged along flows, at the best scalars a_i and b_i, and on sampled prompts.
 
 A figure that shows the end of training is judged at the limit of the flow. `way_to_go` or the trajectory bounds the
-distance from the end of the flow to the limit. Without such a bound, as always on samples, the statement is unresolved.
+distance from the end of the flow to this limit. If the bound is infinite, as it always is on samples, the statement
+is unresolved.
 """
 
 import math
@@ -29,13 +30,13 @@ _UNSURE = 1e-9  # relative to the largest curvature
 
 
 def way_to_go(loss: Loss, trajectory: Trajectory) -> Float[Array, ""]:
-    """A proved bound on the length of the path of A after the end of a flow, from one Hessian; infinite if it finds
-    none.
+    """A proved bound on the length of the path of A after the end of a flow; infinite if none is found.
 
-    In A'_i = Sigma^{1/2} A_i Sigma^{1/2} the loss is f = E |R|_F^2 with R = prod_i (I - W A'_i). Suppose the Hessian
-    stays above mu in a ball of radius r > |grad f|/mu. Then |grad f| falls at least as fast as e^{-mu t}, the flow
-    stays in the ball, and its path is no longer than |grad f|/mu. `third_derivative` bounds the change of the Hessian
-    in the ball.
+    It is the smaller of `Trajectory.way_to_go` and a bound from the Hessian at the end of the flow. In A'_i =
+    Sigma^{1/2} A_i Sigma^{1/2} the loss is f = E |R|_F^2 with R = prod_i (I - W A'_i), where W is the whitened
+    sample covariance. Suppose that the Hessian is at least mu in a ball of radius r > |grad f|/mu around the end.
+    Then |grad f| falls at least as fast as e^{-mu t}, the flow stays in the ball, and its path is no longer than
+    |grad f|/mu. `third_derivative` bounds the change of the Hessian in the ball.
     """
     end, variances = trajectory.end.A, jnp.linalg.eigvalsh(loss.task.covariance)
     primed, smallest, largest = loss.root @ end @ loss.root, variances[0], variances[-1]
@@ -54,14 +55,15 @@ def way_to_go(loss: Loss, trajectory: Trajectory) -> Float[Array, ""]:
 def third_derivative(loss: Loss, a: Float[Array, ""]) -> Float[Array, ""]:
     """A bound on the third derivative of the loss along lines of unit speed in A', where |A'_i| <= a.
 
-    Let the line have direction D with sum_i |D_i|_F^2 = 1, and let w = |W| and q = 1 + w max_i |A'_i| in the operator
-    norm. The j-th derivative of R is a sum of terms with j factors W D_i from different layers. Its Frobenius norm is
-    at most c_j w^j q^{k-j} with c_j = j! C(k, j) k^{-j/2}, and |R|_F is at most d^{1/2} q^k. Hence
+    The loss is f = E |R|_F^2 with R = prod_i (I - W A'_i), where W is the whitened sample covariance. Let the line
+    have direction D with sum_i |D_i|_F^2 = 1, and let w = |W| and q = 1 + w max_i |A'_i| in the operator norm. The
+    j-th derivative of R is a sum of terms with j factors W D_i from different layers. Its Frobenius norm is at most
+    c_j w^j q^{k-j} with c_j = j! C(k, j) k^{-j/2}, and |R|_F is at most d^{1/2} q^k. Hence
 
     |f'''| <= 2 (d^{1/2} c_3 + 3 c_2 c_1) E w^3 q^{2k-3},
 
-    and w^3 q^{2k-3} <= a^{-3} tr (I + a W)^{2k} for a >= max_i |A'_i|. The mean E tr (I + a W)^{2k} is f at A'_i = -a
-    I.
+    and w^3 q^{2k-3} <= a^{-3} tr (I + a W)^{2k} for a >= max_i |A'_i|. The mean E tr (I + a W)^{2k} is the loss at
+    A'_i = -a I.
     """
     k, d = loss.layers, loss.task.dimension
     c = [math.factorial(j) * math.comb(k, j) * k ** (-j / 2) for j in range(4)]
@@ -78,7 +80,7 @@ def distance_to_identity(matrices: Float[Array, "... d d"]) -> Float[Array, "...
 
 
 def preconditioned(loss: Loss | MonteCarloLoss, A: Float[Array, "... d d"]) -> Float[Array, "... d d"]:
-    """Sigma^{1/2} A_i Sigma^{1/2}."""
+    """The matrices A'_i = Sigma^{1/2} A_i Sigma^{1/2} for the A_i in ``A``."""
     values, vectors = jnp.linalg.eigh(loss.task.covariance)
     root = (vectors * jnp.sqrt(values)[None]) @ vectors.T
     return root @ A @ root
@@ -94,12 +96,19 @@ def distance_to_go(matrices: Float[Array, "... d d"], way: Float[Array, ""]) -> 
 
 
 def loss_to_go(trajectory: Trajectory, way: Float[Array, ""]) -> Float[Array, " 1"]:
-    """A bound on the remaining fall of the loss: |grad| times the remaining path, because |grad| decreases along it."""
+    """A bound on the remaining fall of the loss: |grad| at the end of the flow, times the remaining length.
+
+    It is a bound because |grad| decreases along the rest of the path.
+    """
     return jnp.sqrt(trajectory.grad_norm_sq[-1:]) * way
 
 
 def flow_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The loss and the mean eigenvalues of A'_i at the end, Dist(A_i, I) at start and end, and Dist(Sigma^-1, I)."""
+    """Named numbers of a flow.
+
+    They are the loss and the mean eigenvalue of each Sigma^{1/2} A_i Sigma^{1/2} at the end, Dist(A_i, I) at the
+    start and at the end, and Dist(Sigma^-1, I).
+    """
     primed = preconditioned(loss, trajectory.end.A)
     means = jnp.trace(primed, axis1=1, axis2=2) / loss.task.dimension
     before, after = (distance_to_identity(model.A) for model in (trajectory.start, trajectory.end))
@@ -113,7 +122,9 @@ def flow_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 
 
 def _end(loss: Loss, trajectory: Trajectory) -> tuple[Float[Array, "k d d"], Scalar]:
-    """The A'_i at the end, and a bound on how far they still move."""
+    """The A'_i = Sigma^{1/2} A_i Sigma^{1/2} at the end of a flow, and a bound on the distance that they still
+    move.
+    """
     way = jnp.linalg.norm(loss.task.covariance, 2) * way_to_go(loss, trajectory)
     return preconditioned(loss, trajectory.end.A), way
 
@@ -222,7 +233,7 @@ def not_increasing_elsewhere(loss: Loss) -> Comparison:
 
 
 def _sizes_of_the_paper(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of the experiment: the layers of section 6 with d = 5, n = 10 and k = 3."""
+    """None for the layers of section 6 with d = 5, n = 10 and k = 3; otherwise the hypothesis that is unmet."""
     if (foreign := layers_with_inverse_weights(loss)) is not None or not isinstance(loss, Loss):
         return foreign
     same = (loss.task.dimension, float(loss.task.context_length), loss.layers) == (5, 10.0, 3)
@@ -230,10 +241,10 @@ def _sizes_of_the_paper(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def _shares(loss: Loss, points: Points) -> Float[Array, "n moves"]:
-    """At points of S, the share of random prompts for which X_{i+1} is better conditioned than X_i, for i + 1 < k.
+    """The share of random prompts on which X_{i+1} is better conditioned than X_i, for i + 1 < k, at points of S.
 
-    X_{i+1} = (1 - a_i b_i W_i) X_i, where W_i is the sample covariance of X_i. So an eigenvalue w of W_i becomes w (1 -
-    a_i b_i w)^2.
+    X_{i+1} = (I - a_i b_i W_i) X_i in whitened coordinates, where W_i is the sample covariance of X_i. So an
+    eigenvalue w of W_i becomes w (1 - a_i b_i w)^2 in W_{i+1}.
     """
     k, n, d = loss.layers, int(loss.task.context_length), loss.task.dimension
     inputs = jax.random.normal(jax.random.key(0), (_PROMPTS, n, d))
@@ -250,7 +261,10 @@ def _shares(loss: Loss, points: Points) -> Float[Array, "n moves"]:
 
 
 def conditioning_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The shares of prompts with better conditioned X_1 and X_2, at the lowest minimum."""
+    """The shares of prompts on which X_1 is better conditioned than X_0, and X_2 than X_1.
+
+    Both are computed at the lowest known minimum on S.
+    """
     first, second = _shares(loss, lowest(loss)[None])[0]
     return {"share_1": first, "share_2": second}
 
@@ -296,7 +310,7 @@ _TRAINED = 2000.0  # the last time of the problems of two layers
 
 
 def ends(loss: MonteCarloLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The loss and Dist(B_i, I) at start and end, and |A_i|_F at the end; empty without B."""
+    """The loss and Dist(B_i, I) at the start and at the end, and |A_i|_F at the end. Empty for layers without B."""
     if trajectory.models.B is None:
         return {}
     distances = distance_to_identity(trajectory.models.B)

@@ -1,4 +1,7 @@
-"""Problems for ahn2023's statements about one layer and several. Statements about a task alone start at a saddle."""
+"""Problems for ahn2023's statements about one layer and several layers.
+
+A statement about the task alone has a problem that starts at zero weights, a saddle of the loss.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -46,7 +49,7 @@ _DISTORTED = [1.0, 1.0, 0.25, 0.0625, 1.0]  # D^2 of sections 5.3 and 6.1
 
 
 def _layers(name: str, covariance: Any, context_length: int, layers: int, *, symmetric: bool = True) -> Document:
-    """A problem for a statement that needs no flow."""
+    """A problem for a statement that needs no flow. The start is zero, and the flow ends at once."""
     return {
         "name": name,
         "task": {"covariance": covariance, "context_length": context_length},
@@ -61,8 +64,9 @@ def _rotated(eigenvalues: list[float], seed: int = 0) -> Document:
 
 
 def _trained(seed: int) -> Document:
-    """Section 5.3 with a covariance and a start for each seed. The flow is long enough to bound the distance to its
-    limit.
+    """The problem of section 5.3. ``seed`` determines the rotation of the covariance, and the start.
+
+    The flow is long enough to bound the distance from its end to its limit.
     """
     return {
         "name": f"section 5.3, seed {seed}",
@@ -102,7 +106,7 @@ TRAINED = tuple(_trained(seed) for seed in range(5))
 def _sampled(
     name: str, covariance: Any, context_length: int, init: Any, *, layers: int, samples: int, t1: float
 ) -> Document:
-    """Layers with matrices B over all matrices, and a Monte Carlo loss."""
+    """A problem with a Monte Carlo loss, for layers with unrestricted matrices A_i and B_i."""
     return {
         "name": name,
         "task": {"covariance": covariance, "context_length": context_length},
@@ -114,7 +118,10 @@ def _sampled(
 
 
 def _at_scalars(name: str, variances: list[float], context_length: int, a: list[float], b: list[float]) -> Document:
-    """A start on S for a diagonal covariance, where the sampled losses have a light tail."""
+    """A problem that starts on S at A_i = a_i Sigma^-1 and B_i = b_i I, with Sigma = diag(``variances``).
+
+    At these starts the law of the sampled losses has a light tail.
+    """
     diagonal = lambda values: [[value if i == j else 0.0 for j in range(len(values))] for i, value in enumerate(values)]
     A = [diagonal([scalar / variance for variance in variances]) for scalar in a]
     B = [diagonal([scalar] * len(variances)) for scalar in b]

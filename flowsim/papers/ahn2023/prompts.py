@@ -1,6 +1,8 @@
-"""Random prompts for ahn2023's statements about single prompts, the layers' states on them, and rotations of both.
+"""Random prompts and weights for ahn2023's statements about single prompts, and the layers' states on them.
 
-The weights are random too, and have the paper's sign of A. The literal attention layers compute covariates and labels.
+The A_i have the paper's sign. `layers` computes covariates and labels by the attention layers (53), in the paper's
+matrix form. `turned` and `turned_slopes` compare functions at X_0 and at U_Sigma X_0, where U_Sigma = Sigma^{1/2} U
+Sigma^{-1/2} with an orthogonal U.
 """
 
 from collections.abc import Callable
@@ -29,7 +31,16 @@ _SIZE = 0.5  # of the drawn weights, relative to the best ones
 
 
 class Drawn(NamedTuple):
-    """A prompt, the w* of its labels, the weights A and B of the layers, Sigma^{1/2} and an orthogonal matrix."""
+    """A random prompt with random weights of the layers.
+
+    **Fields:**
+
+    - prompt: the prompt.
+    - weight: w*, which gives the prompt's labels.
+    - A, B: the matrices of the k layers.
+    - root: Sigma^{1/2}.
+    - turn: a random orthogonal matrix U.
+    """
 
     prompt: Prompt
     weight: Vector
@@ -59,9 +70,10 @@ def _draws(loss: Loss, n: int) -> Drawn:
 
 
 def on_prompts(sides: Callable[[Drawn], tuple[Array, Array]]) -> Callable[[Loss], Comparison]:
-    """Compares the two arrays that ``sides`` returns for each random prompt, relative to their largest entry.
+    """Compares the two arrays that ``sides`` returns on each of 64 random prompts.
 
-    Where the context is too long to draw prompts, it is 0 = 0.
+    The largest difference on a prompt is judged relative to the sum of the largest entries of both arrays. Where
+    the context is too long to draw prompts, the comparison is 0 = 0.
     """
 
     both = eqx.filter_jit(jax.vmap(sides))
@@ -93,23 +105,24 @@ def layers(drawn: Drawn, Z: Float[Array, "rows columns"]) -> Float[Array, "layer
 
 
 def without_B(drawn: Drawn) -> Drawn:
-    """The same draw with B = 0. The covariates then stay fixed."""
+    """The prompt and the A_i of a draw, with all B_i = 0. The layers then leave the covariates unchanged."""
     return drawn._replace(B=jnp.zeros_like(drawn.B))
 
 
 def labelled(drawn: Drawn) -> Float[Array, "rows columns"]:
-    """Z-bar_0: the embedded prompt, including the query's label."""
+    """Z-bar_0: the embedded prompt, which here includes the query's label."""
     return embed(drawn.prompt).at[-1, -1].set(drawn.weight @ drawn.prompt.query)
 
 
 def risk(drawn: Drawn, w: Vector, truth: Vector) -> Scalar:
-    """The risk R_truth(w) of (10)."""
+    """R_truth(w) of (10): the mean over the context of (<x_i, w> - <x_i, truth>)^2/2."""
     return jnp.mean((drawn.prompt.inputs @ (w - truth)) ** 2) / 2
 
 
 def nearest_on_the_set(drawn: Drawn) -> Drawn:
-    """The nearest point of S = {A_i = a_i Sigma^-1, B_i = b_i I}. Distances are in Sigma^{1/2} A_i Sigma^{1/2} and in
-    B_i.
+    """The draw with its weights moved to the nearest point of S = {A_i = a_i Sigma^-1, B_i = b_i I}.
+
+    Distances are Frobenius norms in Sigma^{1/2} A_i Sigma^{1/2} and in B_i.
     """
     d, Sigma = drawn.weight.size, drawn.root @ drawn.root
     a, b = jnp.einsum("kij,ij->k", drawn.A, Sigma) / d, jnp.einsum("kii->k", drawn.B) / d
@@ -124,13 +137,16 @@ def inputs_of(drawn: Drawn) -> Columns:
 
 
 def states_from(drawn: Drawn, X: Columns) -> Float[Array, "layers rows columns"]:
-    """The states Z_0, .., Z_k of the literal layers from covariates X. Z_0 contains all labels <w*, x_i>."""
+    """The states Z_0, .., Z_k of the layers (53) from the covariates X.
+
+    The labels in Z_0 are <w*, x_i> for all columns x_i of X, also for the query.
+    """
     Z = jnp.concatenate([X, (drawn.weight @ X)[None]])
     return jnp.concatenate([Z[None], layers(drawn, Z)])
 
 
 def covariates(drawn: Drawn, X: Columns) -> Float[Array, "layers d columns"]:
-    """The covariates X_0, .., X_k from X_0 = X."""
+    """The covariates X_0, .., X_k of the layers, with X_0 = X."""
     return states_from(drawn, X)[:, :-1]
 
 
@@ -140,7 +156,7 @@ def masked(X: Columns) -> Columns:
 
 
 def product(drawn: Drawn, X: Columns, sign: float = 1.0) -> Columns:
-    """G = X prod_i (I + sign M X_i^T A_i X_i), where the A_i include the factor 1/n."""
+    """G = X prod_i (I + sign M X_i^T A_i X_i), with the X_i of `covariates`. The A_i include the factor 1/n."""
     total, n = X, drawn.prompt.inputs.shape[0]
     for A, X_i in zip(drawn.A, covariates(drawn, X), strict=False):
         total = total @ (jnp.eye(X.shape[1]) + sign * masked(X_i).T @ A @ X_i / n)
@@ -148,25 +164,31 @@ def product(drawn: Drawn, X: Columns, sign: float = 1.0) -> Columns:
 
 
 def labels_by_product(drawn: Drawn, sign: float = 1.0) -> tuple[Row, Row]:
-    """w*^T G with G of `product`, and the labels Y_k of the literal layers. Both start from all labels <w*, x_i>."""
+    """The row w*^T G with the G of `product`, and the labels Y_k after the attention layers.
+
+    Both start from the labels <w*, x_i> of all columns.
+    """
     X = inputs_of(drawn)
     return drawn.weight @ product(drawn, X, sign), states_from(drawn, X)[-1, -1]
 
 
 def _turns(drawn: Drawn) -> tuple[Matrix, Matrix]:
-    """U_Sigma and its inverse as the paper writes it, Sigma^{1/2} U^T Sigma^{-1/2}."""
+    """U_Sigma = Sigma^{1/2} U Sigma^{-1/2} and its inverse, Sigma^{1/2} U^T Sigma^{-1/2}."""
     inverse = jnp.linalg.inv(drawn.root)
     return drawn.root @ drawn.turn @ inverse, drawn.root @ drawn.turn.T @ inverse
 
 
 def turned(drawn: Drawn, function: Callable[[Drawn, Columns], Array]) -> tuple[Array, Array]:
-    """The function at U_Sigma X_0, and U_Sigma times its value at X_0."""
+    """The value of ``function`` at U_Sigma X_0, and U_Sigma times the value at X_0."""
     turn, X = _turns(drawn)[0], inputs_of(drawn)
     return function(drawn, turn @ X), turn @ function(drawn, X)
 
 
 def _slope(drawn: Drawn, function: Callable[[Drawn, Columns], Array], name: str, steps: Array, X: Columns) -> Array:
-    """The derivatives of a function with respect to each A_j, or each B_j, along its step."""
+    """The derivatives of ``function`` at X, stacked over the layers j.
+
+    Derivative j is taken in A_j or B_j, as ``name`` says, along steps[j].
+    """
     of = lambda matrices: function(drawn._replace(**{name: matrices}), X)
     matrices = getattr(drawn, name)
     along = [jnp.zeros_like(steps).at[j].set(steps[j]) for j in range(steps.shape[0])]
@@ -174,10 +196,11 @@ def _slope(drawn: Drawn, function: Callable[[Drawn, Columns], Array], name: str,
 
 
 def turned_slopes(drawn: Drawn, function: Callable[[Drawn, Columns], Array], name: str) -> tuple[Array, Array]:
-    """The two sides of (30), (40), (45), (47) and (50), at the nearest point of S.
+    """Both sides of (30), (40), (45), (47) and (50), at the nearest point of S, stacked over the layers j.
 
-    The left side is U_Sigma^-1 times the derivative at U_Sigma X_0 along random steps R_j of the A_j (name "A") or S_j
-    of the B_j ("B"). The right side is the derivative at X_0 along U_Sigma^T R_j U_Sigma or U_Sigma^-1 S_j U_Sigma.
+    If ``name`` is "A", the left side is U_Sigma^-1 times the derivative at U_Sigma X_0 along a random step R_j of
+    A_j. The right side is the derivative at X_0 along U_Sigma^T R_j U_Sigma. If ``name`` is "B", the steps are S_j
+    of B_j on the left, and U_Sigma^-1 S_j U_Sigma on the right.
     """
     (turn, back), X, point = _turns(drawn), inputs_of(drawn), nearest_on_the_set(drawn)
     steps = getattr(drawn, name)

@@ -1,10 +1,10 @@
 """ahn2023's layers with B at points of S: the loss there and its minima, and the gradients over all matrices.
 
 On S = {A_i = a_i Sigma^-1, B_i = b_i I} the loss is a function F(a, b), `ScalarLayersLoss`. A has the sign of
-`MultiLayerAttention`. The gradients are derivatives of the literal layers with respect to every entry of every matrix,
-and do not use F. The prediction error is linear in w and in the query, so its means over both are exact. It is a
-polynomial of degree (3^k - 1)/2 in the sample covariance, so a cubature of the Wishart law gives the exact mean of its
-square.
+`MultiLayerAttention`. The gradients are derivatives of the loss of `MultiLayerAttention` with respect to every
+entry of every matrix, and do not use F. The prediction error is linear in w and in the query, so its mean squares
+over both are exact. The error is a polynomial of degree (3^k - 1)/2 in the sample covariance, so a cubature of the
+Wishart law gives the exact mean of its square.
 """
 
 import functools
@@ -57,14 +57,17 @@ def _value(F: ScalarLayersLoss, point: Point) -> Scalar:
 
 
 def lowest(loss: Loss) -> Point:
-    """The best known scalars, a_0 .. a_{k-1}, b_0 .. b_{k-2}."""
+    """The best known point of S: the scalars a_0, .., a_{k-1}, b_0, .., b_{k-2}."""
     best = on_the_set(loss).minimizer
     assert best.b is not None, "the loss is one with B"
     return jnp.concatenate([best.a, best.b])
 
 
 def drawn_points(loss: Loss) -> Points:
-    """Points (a, b) of S. The first is the critical point without B, where grad_A f vanishes; the others are random."""
+    """5 points (a, b) of S.
+
+    The first one is the critical point without B, where grad_A f vanishes. The others are random.
+    """
     a = jnp.concatenate([best_scalars(loss)[None], drawn_scalars(loss)[:_DRAWN]])
     b = jax.random.uniform(jax.random.key(5), (a.shape[0], loss.layers - 1)).at[0].set(0.0)
     return jnp.concatenate([a, b], axis=1)
@@ -82,9 +85,13 @@ def scalar_slopes(loss: Loss, points: Points) -> tuple[Float[Array, "n k"], Floa
 
 
 class Minima(NamedTuple):
-    """The points (a, b) of S at which minimisation ends, their loss, and whether each is a proper minimum.
+    """The points (a, b) of S at which minimisations end, sorted by loss, with the proper minima first.
 
-    At a proper minimum the gradient is zero and the Hessian positive definite. These come first, sorted by loss.
+    **Fields:**
+
+    - values: the loss at each point.
+    - points: the scalars.
+    - proper: (n,) whether the gradient is zero and the Hessian positive definite.
     """
 
     values: Float[Array, " n"]
@@ -120,8 +127,10 @@ def local_minima(loss: Loss) -> Minima:
 
 
 def minima_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The best scalars, their loss, the least loss without B, and the number of distinct local minima reached from 64
-    starts.
+    """Named numbers of the landscape on S.
+
+    They are the best a_i and b_i, their loss, the least loss without B, and the number of distinct local minima
+    that minimisation reaches from 64 starts.
     """
     F, found = on_the_set(loss), local_minima(loss)
     values = jnp.sort(jnp.where(found.proper, found.values, found.values[0]))
@@ -132,7 +141,7 @@ def minima_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 
 
 MOST_POINTS = 20_000
-# The note of claims that are judged this way; {} is the claim that says the same on sampled prompts.
+# A note for claims judged by a cubature. {} stands for the claim that judges their statement on sampled prompts.
 NOTE = (
     "The literal layers are differentiated in all matrices, exactly by a cubature. This is feasible for d = 2 and for "
     "two layers with d = 3, n = 2; for d = 5 see {}, judged on sampled prompts."
@@ -154,7 +163,7 @@ def _size(loss: Loss) -> int:
 
 
 def within_reach(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """At least two layers, and an exact cubature of the loss over all matrices with few enough points."""
+    """The hypotheses that k >= 2, and that an exact cubature of the loss over all matrices has few enough points."""
     size = _size(loss)
     name = f"an exact cubature of at most {MOST_POINTS} sample covariances"
     layers = hypothesis("k >= 2", float(loss.layers), ">=", 2.0)
@@ -162,7 +171,14 @@ def within_reach(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
 
 
 def _sum_of_squares(model: MultiLayerAttention, root: Array, factors: Array, weights: Array) -> Scalar:
-    """The mean squared error of the literal layers over w, the query, and weighted covariances T T^T."""
+    """The mean squared error of a model over w, the query, and the sample covariances of a cubature.
+
+    **Arguments:**
+
+    - root: Sigma^{1/2}.
+    - factors, weights: (points, d, m) and (points,). A sample covariance is Sigma^{1/2} T T^T Sigma^{1/2} with T a
+      factor.
+    """
     d, columns = factors.shape[1:]
     inverse = jnp.linalg.inv(root)
 
@@ -199,7 +215,7 @@ def _chunks(cubature: Cubature) -> tuple[Array, Array]:
 
 
 def slopes(loss: Loss, points: Points) -> Slopes:
-    """The gradients over all matrices at points (a, b) of S."""
+    """The gradients of the loss over all matrices, at points (a, b) of S."""
     S, k = loss.task.covariance, loss.layers
     cubature = wishart_cubature(loss.task.dimension, float(loss.task.context_length), 3**k - 1)
     a, b = points[:, :k], points[:, k:]
@@ -209,7 +225,7 @@ def slopes(loss: Loss, points: Points) -> Slopes:
 
 
 def where_known(compare: Callable[[Loss], Comparison]) -> Callable[[Loss], Comparison]:
-    """The comparison where the cubature is feasible by `within_reach`, and 0 = 0 elsewhere."""
+    """Replaces a comparison by 0 = 0 where `within_reach` does not hold."""
 
     @functools.wraps(compare)
     def reached(loss):
@@ -221,5 +237,5 @@ def where_known(compare: Callable[[Loss], Comparison]) -> Callable[[Loss], Compa
 
 
 def norms_squared(found: Slopes) -> Float[Array, " n"]:
-    """The sum of (14), sum_i |grad_{A_i} f|_F^2 + |grad_{B_i} f|_F^2, at each point."""
+    """The sum in (14), sum_i |grad_{A_i} f|_F^2 + |grad_{B_i} f|_F^2, at each point."""
     return jnp.sum(found.A**2, axis=(1, 2, 3)) + jnp.sum(found.B**2, axis=(1, 2, 3))

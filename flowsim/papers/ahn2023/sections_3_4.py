@@ -1,6 +1,6 @@
-"""ahn2023's sections 3 and 4, one layer: its loss, what the loss depends on, its minimum, and other ends of a flow.
+"""ahn2023's sections 3 and 4 on one layer: the loss, the weights that enter it, its minimum, and limits of flows.
 
-Sections 1 and 7 discuss the landscape around Theorem 1.
+Statements of sections 1 and 7 about the landscape around Theorem 1 are also here.
 """
 
 import equinox as eqx
@@ -83,10 +83,10 @@ def with_square(task: Task) -> Comparison:
 
 
 def _reaches(task: Task, count: int) -> Comparison:
-    """The predictions from all of P and Q, compared with those from parts of them.
+    """The statement that two parts of P and Q give the same predictions as all of P and Q, on 16 random prompts.
 
-    The first part is the last row of P and the first ``count`` columns of Q. The second lacks the first ``count`` rows
-    of P and the last column of Q.
+    The first part is the last row of P and the first ``count`` columns of Q. The second part is P without its first
+    ``count`` rows, and Q without its last column.
     """
     d, prompts = task.dimension, prompts_of(task)
     P, Q = np.random.default_rng(1).standard_normal((2, d + 1, d + 1))
@@ -99,7 +99,7 @@ def _reaches(task: Task, count: int) -> Comparison:
 
 @eqx.filter_jit
 def _read_off(prompts: Prompt, P: Square, Q: Square) -> Float[Array, " n"]:
-    """[Attn(Z_0)/n]_{d+1,n+1} on every prompt."""
+    """The entry [Attn(Z_0)/n]_{d+1,n+1} on every prompt."""
     return jax.vmap(lambda prompt: attend(embed(prompt), P, Q)[-1, -1] / prompt.inputs.shape[0])(prompts)
 
 
@@ -125,7 +125,10 @@ def parameters(task: Task) -> Comparison:
 
 
 def _minimum_at(task: Task, gammas: Float[Array, " n"]) -> Comparison:
-    """At (8) re-scaled by each gamma, f equals its minimum and both gradients are zero, relative to one term each."""
+    """The statement that (8), re-scaled by each gamma, is a minimum: f is minimal and both gradients are zero.
+
+    A gradient is judged relative to one of its terms.
+    """
     loss = MaskedAttentionLoss(task)
     f = lambda model: in_context_loss(task, model)
 
@@ -185,10 +188,11 @@ _AT_EQUALITY = 1e-6
 
 
 def swapped(task: Task) -> MaskedAttention:
-    """The stationary point b = (u_1, 0)/gamma_1^{1/2}, A = -e_{d+1} u_1^T/gamma_1^{1/2}, with u_1 for the largest
-    lambda.
+    """The stationary point b = (u_1, 0)/gamma_1^{1/2}, A = -e_{d+1} u_1^T/gamma_1^{1/2}.
 
-    In this eigendirection labels and covariates change places. In the others nothing is predicted.
+    Here lambda_1 is the largest eigenvalue of Sigma, u_1 is its eigenvector, and gamma_1 = ((n+1)/n) lambda_1 +
+    (1/n) tr Sigma. Along u_1 labels and covariates change places. Along the other eigenvectors nothing is
+    predicted.
     """
     loss = MaskedAttentionLoss(task).unmasked
     u, d = loss.eigenvectors[:, -1], task.dimension
@@ -197,13 +201,14 @@ def swapped(task: Task) -> MaskedAttention:
 
 
 def _in_eigenbasis(task: Task) -> Task:
-    """The task in the eigenbasis of its covariance, where its Hessians are best scaled."""
+    """The task in the eigenbasis of its covariance, where Hessians are best scaled."""
     return eqx.tree_at(lambda task: task.covariance, task, jnp.diag(jnp.linalg.eigvalsh(task.covariance)))
 
 
 def _inertia(loss: MaskedAttentionLoss, model: MaskedAttention) -> Float[Array, " n"]:
-    """The eigenvalues of the Hessian scaled to a unit diagonal. By Sylvester's law they have the signs of its
-    eigenvalues.
+    """The eigenvalues of the Hessian after it is scaled to a unit diagonal.
+
+    By Sylvester's law they have the same signs as the eigenvalues of the unscaled Hessian.
     """
     H = hessian(loss, model)
     diagonal = jnp.abs(jnp.diagonal(H))
@@ -227,7 +232,7 @@ def unique_minimum(task: Task) -> Comparison:
 
 @eqx.filter_jit
 def _unique_minimum(task: Task) -> Comparison:
-    """How many directions at (8) are flat, and whether the other point is a minimum."""
+    """The statement that at most one direction at (8) is flat, and that `swapped` is not a minimum."""
     loss = MaskedAttentionLoss(_in_eigenbasis(task))
     best = loss.minimizer(jnp.linalg.norm(loss.minimizer().A) ** 0.5)
     values = _inertia(loss, best)
@@ -254,8 +259,9 @@ def unique_minimum_of_several_dimensions(task: Task) -> Comparison:
 def _swapped_sides(task: Task) -> tuple[Scalar, Scalar]:
     """Both sides of the inequality that decides whether the Hessian at `swapped` is semidefinite.
 
-    With t = tr Sigma the left side is (lambda_1/gamma_1)^2 [(1 + 2/n) (t^2 + 2 tr Sigma^2) - (t + 2 lambda_1/n)^2/(1 +
-    2/n)], and the right side is n sum_{j > 1} lambda_j^2.
+    Let lambda_1 >= .. >= lambda_d be the eigenvalues of Sigma, t = tr Sigma, and gamma_1 = ((n+1)/n) lambda_1 +
+    t/n. The left side is (lambda_1/gamma_1)^2 [(1 + 2/n) (t^2 + 2 tr Sigma^2) - (t + 2 lambda_1/n)^2/(1 + 2/n)],
+    and the right side is n sum_{j > 1} lambda_j^2.
     """
     loss, n = MaskedAttentionLoss(task).unmasked, task.context_length
     lam, first, t = loss.eigenvalues, loss.eigenvalues[-1], jnp.trace(task.covariance)
@@ -265,7 +271,7 @@ def _swapped_sides(task: Task) -> tuple[Scalar, Scalar]:
 
 
 def swapped_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """Both sides of the inequality at `swapped`, by name."""
+    """The sides of the inequality of `_swapped_sides`, named ``left`` and ``right``."""
     left, right = _swapped_sides(loss.task)
     return {"left": left, "right": right}
 

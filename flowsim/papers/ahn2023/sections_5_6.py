@@ -1,8 +1,8 @@
-"""ahn2023's sections 5 and 6: layers as preconditioned gradient descent, Theorems 3 to 5, and the effect of the B_i.
+"""ahn2023's sections 5 and 6: layers as preconditioned gradient descent, Theorems 3 to 5, and the effect of B.
 
-Statements about single prompts are judged on random prompts with random weights, in the paper's sign of A. Theorems 3
-to 5 use the sign of `MultiLayerLoss`, A_i = -(the paper's). This changes no statement here. S is {A_i = a_i Sigma^-1,
-B_i = b_i I}.
+S is the set of A_i = a_i Sigma^-1 and B_i = b_i I. Statements about single prompts are judged on random prompts
+with random weights, in the paper's sign of A. Theorems 3 to 5 use the sign of `MultiLayerLoss`, A_i = -(the
+paper's). No statement here depends on this sign.
 """
 
 from typing import Any
@@ -44,7 +44,10 @@ from flowsim.papers.ahn2023.settings import LAYERS, several_layers, two_isotropi
 
 
 def _descents(drawn: prompts.Drawn, *, own: bool) -> Float[Array, "layers d"]:
-    """The steps w_1, .., w_k of (11) from w_0 = 0, with R_{w*}; if ``own``, with R_{w_k}, as printed there."""
+    """The iterates w_1, .., w_k of w_{i+1} = w_i + A_i grad R(w_i) from w_0 = 0, with R = R_{w*} of (10).
+
+    With ``own`` R is R_{w_i}, as (11) is printed.
+    """
     w, steps = jnp.zeros_like(drawn.weight), []
     for A in drawn.A:
         w = w + A @ jax.grad(prompts.risk, argnums=1)(drawn, w, w if own else drawn.weight)
@@ -53,7 +56,7 @@ def _descents(drawn: prompts.Drawn, *, own: bool) -> Float[Array, "layers d"]:
 
 
 def _predictions(drawn: prompts.Drawn) -> prompts.Row:
-    """The predictions -y_i^{(n+1)} after each layer: those of the model with only the layers up to it."""
+    """The predictions -y^{(n+1)} after each layer: prediction i is that of the first i layers alone."""
     cut = range(1, drawn.A.shape[0] + 1)
     return jnp.stack([MultiLayerAttention(-drawn.A[:i], symmetric=False)(drawn.prompt) for i in cut])
 
@@ -121,7 +124,12 @@ def theorem_3_multiples(loss: Loss) -> Comparison:
 
 
 def _distorted(drawn: prompts.Drawn) -> tuple[Matrix, Array, Array, Array]:
-    """W with W W^T = Sigma, w-bar ~ N(0, I), and x_i = W x-bar_i and y_i = <x-bar_i, w-bar> for x-bar_i ~ N(0, I)."""
+    """The data of section 5.2 with a random W: x_i = W x-bar_i and y_i = <x-bar_i, w-bar>.
+
+    Here W W^T = Sigma, x-bar_i ~ N(0, I) and w-bar ~ N(0, I).
+
+    **Returns:** W; w-bar, (d,); the x_i, (n, d); the y_i, (n,).
+    """
     W, latent = drawn.root @ drawn.turn, drawn.root @ drawn.weight
     hidden = drawn.prompt.inputs @ jnp.linalg.inv(drawn.root)
     return W, latent, hidden @ W.T, hidden @ latent
@@ -161,7 +169,7 @@ def distorted_corrected(drawn: prompts.Drawn) -> tuple[Array, Array]:
 
 
 def _hessians(drawn: prompts.Drawn) -> tuple[Array, Array]:
-    """X X^T/n, and the Hessian of (10) by JAX."""
+    """X X^T/n, and the Hessian of (10) as JAX computes it."""
     inputs = drawn.prompt.inputs
     return inputs.T @ inputs / inputs.shape[0], jax.hessian(prompts.risk, argnums=1)(drawn, drawn.weight, drawn.weight)
 
@@ -185,7 +193,7 @@ def hessian_corrected(drawn: prompts.Drawn) -> tuple[Array, Array]:
 
 
 def _invertible(loss: Any, start: Any) -> list[Hypothesis]:
-    """X X^T is invertible, and prompts can be drawn."""
+    """The hypotheses that n >= d, so that X X^T is invertible, and that prompts can be drawn."""
     enough = hypothesis("n >= d", loss.task.context_length, ">=", float(loss.task.dimension))
     return [enough, *finite_context(loss, start)]
 
@@ -278,7 +286,10 @@ def other_minima(loss: Loss) -> Comparison:
 
 
 def _curved(drawn: prompts.Drawn, metric: Matrix) -> tuple[Array, Array]:
-    """X_{i+1} and X_i (I - |a_i b_i| M X_i^T metric X_i), on S with a_i < 0 < b_i."""
+    """X_{i+1}, and X_i (I - |a_i b_i| M X_i^T ``metric`` X_i), stacked over the layers i.
+
+    Both are computed at points of S with a_i < 0 < b_i. The a_i include the factor 1/n.
+    """
     point, n = prompts.nearest_on_the_set(drawn), drawn.prompt.inputs.shape[0]
     d, Sigma = drawn.weight.size, drawn.root @ drawn.root
     a, b = jnp.einsum("kij,ij->k", point.A, Sigma) / d, jnp.einsum("kii->k", point.B) / d

@@ -63,7 +63,7 @@ SECTION_6 = (_layers(_TURNED, {"layers": 3, "symmetric": True}, **_PAPER_B, **_N
 
 
 def _sampled(axes: dict[str, Axis], covariance: Document, init: Document, samples: int, t1: float) -> Space:
-    """Two layers with B, and a Monte Carlo loss."""
+    """A space of problems with two layers that have matrices B_i, and with a Monte Carlo loss."""
     return _layers(
         axes,
         {"layers": 2, "residual_stream": True},
