@@ -241,10 +241,10 @@ def _sizes_of_the_paper(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def _shares(loss: Loss, points: Points) -> Float[Array, "n moves"]:
-    """The share of random prompts on which X_{i+1} is better conditioned than X_i, for i + 1 < k, at points of S.
+    """For each i with i + 1 < k, the share of random prompts on which X_{i+1} is better conditioned than X_i.
 
-    X_{i+1} = (I - a_i b_i W_i) X_i in whitened coordinates, where W_i is the sample covariance of X_i. So an
-    eigenvalue w of W_i becomes w (1 - a_i b_i w)^2 in W_{i+1}.
+    The shares are computed at n points of S. In whitened coordinates X_{i+1} = (I - a_i b_i W_i) X_i, where W_i is
+    the sample covariance of X_i. So an eigenvalue w of W_i becomes w (1 - a_i b_i w)^2 in W_{i+1}.
     """
     k, n, d = loss.layers, int(loss.task.context_length), loss.task.dimension
     inputs = jax.random.normal(jax.random.key(0), (_PROMPTS, n, d))

@@ -196,11 +196,11 @@ def _slope(drawn: Drawn, function: Callable[[Drawn, Columns], Array], name: str,
 
 
 def turned_slopes(drawn: Drawn, function: Callable[[Drawn, Columns], Array], name: str) -> tuple[Array, Array]:
-    """Both sides of (30), (40), (45), (47) and (50), at the nearest point of S, stacked over the layers j.
+    """Both sides of (30), (40), (45), (47) and (50), at the point of S nearest to a draw.
 
-    If ``name`` is "A", the left side is U_Sigma^-1 times the derivative at U_Sigma X_0 along a random step R_j of
-    A_j. The right side is the derivative at X_0 along U_Sigma^T R_j U_Sigma. If ``name`` is "B", the steps are S_j
-    of B_j on the left, and U_Sigma^-1 S_j U_Sigma on the right.
+    Both sides are stacked over the layers j. If ``name`` is "A", the left side is U_Sigma^-1 times the derivative
+    at U_Sigma X_0 along a random step R_j of A_j. The right side is the derivative at X_0 along U_Sigma^T R_j
+    U_Sigma. If ``name`` is "B", the steps are S_j of B_j on the left, and U_Sigma^-1 S_j U_Sigma on the right.
     """
     (turn, back), X, point = _turns(drawn), inputs_of(drawn), nearest_on_the_set(drawn)
     steps = getattr(drawn, name)

@@ -163,7 +163,10 @@ def _size(loss: Loss) -> int:
 
 
 def within_reach(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """The hypotheses that k >= 2, and that an exact cubature of the loss over all matrices has few enough points."""
+    """The hypotheses that k >= 2, and that an exact cubature of the loss over all matrices is small enough.
+
+    The cubature has at most `MOST_POINTS` points.
+    """
     size = _size(loss)
     name = f"an exact cubature of at most {MOST_POINTS} sample covariances"
     layers = hypothesis("k >= 2", float(loss.layers), ">=", 2.0)
@@ -225,7 +228,10 @@ def slopes(loss: Loss, points: Points) -> Slopes:
 
 
 def where_known(compare: Callable[[Loss], Comparison]) -> Callable[[Loss], Comparison]:
-    """Replaces a comparison by 0 = 0 where `within_reach` does not hold."""
+    """Wraps a comparison of the gradients of `slopes`. Where `within_reach` does not hold, it becomes 0 = 0.
+
+    Elsewhere it gets an allowance for the rounding errors of the cubature.
+    """
 
     @functools.wraps(compare)
     def reached(loss):

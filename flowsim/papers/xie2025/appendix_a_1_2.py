@@ -33,13 +33,13 @@ SHARED_WEIGHTS = (
 
 
 def mean_tokens(w: Float[Array, " d"]) -> Square:
-    """The mean M of z z^T by (22), [I w*; w*^T |w*|^2 + d]."""
+    """The mean M = [I w*; w*^T |w*|^2 + d] of z z^T by (22). ``w`` is w*."""
     upper = jnp.concatenate([jnp.eye(w.size), w[:, None]], axis=1)
     return jnp.concatenate([upper, jnp.append(w, w @ w + w.size)[None]])
 
 
 def shared(w: Float[Array, " d"]) -> Float[Array, "d rows rows"]:
-    """The matrices N_i of (25) for i = 1, .., d: [0 e_i; e_i^T 2 w*_i]."""
+    """The matrices N_i = [0 e_i; e_i^T 2 w*_i] of (25), stacked over i = 1, .., d. ``w`` is w*."""
     d = w.size
     units = jnp.eye(d)
     N = jnp.zeros((d, d + 1, d + 1)).at[:, :d, d].set(units).at[:, d, :d].set(units)
@@ -52,12 +52,16 @@ def outer_square(M: Square) -> Float[Array, "rows rows rows rows"]:
 
 
 def second_moment(risk: HeadRisk, N: Square) -> Square:
-    """E[<G, N> G], as half the derivative in N of the closed form of E <G, N>^2."""
+    """E[<G, N> G], computed as half the derivative in N of E <G, N>^2 in closed form."""
     return jax.grad(lambda N: risk.pairing(risk.form(N), risk.form(N)))(N) / 2
 
 
 def weighted_moments(risk: HeadRisk) -> Float[Array, "d rows rows"]:
-    """E[w-hat_i G], as the derivative in N of the closed form E w-hat_i <G, N> = w*_i E <G, N> + 2 p_i(N)."""
+    """E[w-hat_i G], stacked over i <= d.
+
+    It is computed as the derivative in N of E w-hat_i <G, N> = w*_i E <G, N> + 2 p_i, where p_i is entry i of the
+    last column of S^T N S, with S = [I 0; w*^T 1] and a symmetric N.
+    """
 
     def paired(N: Square) -> Float[Array, " d"]:
         form = risk.form(N)
@@ -68,7 +72,10 @@ def weighted_moments(risk: HeadRisk) -> Float[Array, "d rows rows"]:
 
 
 def derivative(risk: HeadRisk, N: Square, moment: Moment) -> Float[Array, "d rows rows"]:
-    """grad L_i = 2 (E[<G, N> G] - w*_i M - N_i) at the matrix N for i <= d. ``moment`` gives E[<G, N> G]."""
+    """The gradients of L_1, .., L_d at M_i = N, stacked: 2 (E[<G, N> G] - w*_i M - N_i).
+
+    M is that of (22), and the N_i are those of (25). ``moment`` gives E[<G, N> G].
+    """
     w = risk.prior_mean
     return 2 * (moment(risk, N)[None] - w[:, None, None] * mean_tokens(w)[None] - shared(w))
 
@@ -85,21 +92,24 @@ def same_entries(task: LinearRegression, left: Array, right: Array) -> Compariso
 
 
 def same_moment(task: LinearRegression, stated: Moment) -> Comparison:
-    """The formula ``stated`` for E[<G, N> G] equals the exact moment, at random N."""
+    """The statement that the formula ``stated`` for E[<G, N> G] equals the exact moment, at 8 random N."""
     N = drawn(task.dimension)
     left = jax.vmap(lambda N: stated(HeadRisk(task), N))(jnp.asarray(N))
     return same_entries(task, left, exact.floats(exact.moments(task).paired(exact.rationals(N))))
 
 
 def same_second_moments(loss: MultiHeadLoss, stated: Float[Array, "rows rows rows rows"]) -> Comparison:
-    """The values ``stated`` of E[G_mn G_pq] equal the exact moments."""
+    """The statement that the values ``stated`` of E[G_mn G_pq] equal the exact moments."""
     return same_entries(loss.task, stated, exact.floats(exact.moments(loss.task).second))
 
 
 def same_slopes(
     task: LinearRegression, stated: Callable[[HeadRisk, Square], Float[Array, "d rows rows"]]
 ) -> Comparison:
-    """The formula ``stated`` for grad L_i, i <= d, equals JAX's derivative of the exact L_i, at random N."""
+    """The statement that the formula ``stated`` for grad L_i, i <= d, is the exact gradient, at 8 random N.
+
+    JAX computes the exact gradient from L_i in exact moments.
+    """
     known, N, d = exact.moments(task).rounded, jnp.asarray(drawn(task.dimension)), task.dimension
     of_all = lambda N: jnp.stack([known.component(N, i) for i in range(d)])
     return same_entries(task, jax.vmap(lambda N: stated(HeadRisk(task), N))(N), jax.vmap(jax.jacobian(of_all))(N))
@@ -241,8 +251,9 @@ def eq_24(loss: MultiHeadLoss) -> Comparison:
 
 
 def product_with_spread(risk: HeadRisk, N: Square) -> Square:
-    """The right side of the corrected (24), <M, N> M + 2 S [0 p; p^T d pi] S^T. S is [I 0; w*^T 1], and p and pi are
-    the last column of S^T N S.
+    """The right side of the corrected (24), <M, N> M + 2 S [0 p; p^T d pi] S^T.
+
+    Here S = [I 0; w*^T 1], and (p, pi) is the last column of S^T N S.
     """
     d = risk.task.dimension
     S = jnp.eye(d + 1).at[d, :d].set(risk.prior_mean)
@@ -281,7 +292,11 @@ def eq_25_shared(loss: MultiHeadLoss) -> Comparison:
 
 
 def _slopes_at_labels(task: LinearRegression) -> Float[Array, "routes d"]:
-    """The largest entry of grad L_i at M_i = e_{d+1} e_i^T, relative to that of its first term, by both routes."""
+    """The largest entry of each grad L_i at M_i = e_{d+1} e_i^T, i <= d, by both routes.
+
+    It is relative to the largest entry of 2 E[<G, M_i> G], the first term of grad L_i. The route by exact moments
+    comes first.
+    """
     known, risk, d = exact.moments(task).rounded, HeadRisk(task), task.dimension
     index = jnp.arange(d)
     N = jnp.zeros((d, d + 1, d + 1)).at[index, d, index].set(1.0)

@@ -34,9 +34,10 @@ ON_LIMITS.corrected(ON_LIMITS.claim("eq-26", "(26)", note=SHARED_WEIGHTS)(eq_23)
 
 
 def _at_length(C: float) -> Moment:
-    """The function E[<G, N> G] at context length C.
+    """The function (risk, N) -> E[<G, N> G] at context length C, instead of that of the risk.
 
-    At C = 1 it is the moment of one token. At C = inf it is the mean over w-hat of <M_w, N> M_w.
+    At C = 1 it is the moment of one token. At C = inf it is the mean over w-hat of <M_w, N> M_w, with M_w = [I w;
+    w^T |w|^2] at w = w-hat.
     """
 
     def moment(risk: HeadRisk, N: Square) -> Square:
@@ -46,7 +47,10 @@ def _at_length(C: float) -> Moment:
 
 
 def _eq_27(different: Moment) -> Moment:
-    """The right side of (27), contracted with N. ``different`` gives the moment of two different tokens."""
+    """The function (risk, N) -> right side of (27), contracted with N.
+
+    ``different`` gives the contribution of two different tokens z and z' of a prompt, E[<z z^T, N> z' z'^T].
+    """
 
     def moment(risk: HeadRisk, N: Square) -> Square:
         inverse_C = 1 / risk.task.context_length

@@ -15,10 +15,10 @@ from flowsim.papers.xie2025.setting import HEADS, drawn_heads, few_coordinates, 
 
 
 def block_of(head: FactoredMultiHeadAttention, *, keys_and_values: bool = False) -> LinearTransformerBlock:
-    """A linear transformer block built from one head with a guess, as in the proof of Lemma 3.
+    """A linear transformer block built from one head with a guess w^T x_q, as in the proof of Lemma 3.
 
-    W_3 = [I 0; w^T 0] stands after W^Q. With ``keys_and_values`` it also stands after W^K and W^V, as in the printed
-    proof. W_1 of (31) has c = 1 + |w|^2.
+    The block has W^Q W_3 in place of W^Q, with W_3 = [I 0; w^T 0]. With ``keys_and_values`` it also has W^K W_3 and
+    W^V W_3, as in the printed proof. W_1 is that of (31) with c = 1 + |w|^2.
     """
     w = head.w
     d = w.size
@@ -30,7 +30,7 @@ def block_of(head: FactoredMultiHeadAttention, *, keys_and_values: bool = False)
 
 
 def _block(loss: MultiHeadLoss, keys_and_values: bool) -> Comparison:
-    """The block of `block_of` predicts as y_q-LSA does, at random weights."""
+    """The statement that the block of `block_of` predicts as y_q-LSA does, at random weights."""
     d = loss.task.dimension
     W_K, W_Q, W_V, W_P = normals(4, 1, d + 1, d + 1)
     head = FactoredMultiHeadAttention(W_K, W_Q, W_V, W_P, normals(d), trainable=True)

@@ -1,7 +1,7 @@
 """The risk of heads by moments of prompts in rational arithmetic: a second route, independent of `HeadRisk`.
 
 A moment is the mean of a product of entries of tokens z = (x, y). With y = sum_k w-hat_k x_k it becomes a sum of
-products of E x_k^p and E w-hat_k^p. Elimination solves the normal equations, which give the least risks.
+products of E x_k^p and E w-hat_k^p. The normal equations give the least risks, and elimination solves them.
 """
 
 import collections
@@ -45,8 +45,12 @@ def floats(values: Numbers) -> Float[Array, "..."]:
 class Moments(eqx.Module):
     """Moments of G = (1/C) sum z z^T and w-hat, as rational numbers or in float64.
 
-    prior_mean: w*, (d,); first: E G, (d+1, d+1); mixed: E[w-hat_i G], (d, d+1, d+1); second: E[G_mn G_pq],
-    (d+1, d+1, d+1, d+1).
+    **Fields:**
+
+    - prior_mean: w*, (d,).
+    - first: E G, (d+1, d+1).
+    - mixed: E[w-hat_i G], (d, d+1, d+1).
+    - second: E[G_mn G_pq], (d+1, d+1, d+1, d+1).
     """
 
     prior_mean: Numbers
@@ -56,7 +60,7 @@ class Moments(eqx.Module):
 
     @property
     def rounded(self) -> "Moments":
-        """The same moments in float64, so that JAX can differentiate."""
+        """The moments, rounded to float64 so that JAX can differentiate."""
         return Moments(floats(self.prior_mean), floats(self.first), floats(self.mixed), floats(self.second))
 
     @property
@@ -72,13 +76,14 @@ class Moments(eqx.Module):
         return (N.reshape(*N.shape[:-2], rows) @ self.second.reshape(rows, rows)).reshape(N.shape)
 
     def component(self, N: Numbers, i: int | Array) -> Numbers:
-        """L_i(N) = E(<G, N> - w-hat_i)^2."""
+        """L_i(N) = E(<G, N> - w-hat_i)^2 for a (d+1, d+1) matrix N. ``i`` counts from 0."""
         return (self.paired(N) * N).sum() - 2 * (N * self.mixed[i]).sum() + 1 + self.prior_mean[i] ** 2
 
     def __call__(self, model: AnyHeads) -> Numbers:
-        """The risk E (f - <w-hat, x_q>)^2.
+        """The risk E (f - <w-hat, x_q>)^2 of a model with prediction f.
 
-        It is the sum of the mean squares of the coefficients of the query's coordinates and of the constant term.
+        The error is linear in the query's x_q. The risk is the sum of the mean squares of the coefficients of its
+        coordinates and of the constant term.
         """
         heads = model.reduced()
         if self.second.dtype == object and _is_traced(heads):
@@ -96,7 +101,7 @@ class Moments(eqx.Module):
 
 
 def _is_traced(model: AnyHeads) -> bool:
-    """Whether JAX traces a model. The numbers of a traced model are in float64."""
+    """Whether JAX traces a model. If so, its risk and the gradient are computed in float64."""
     return not all(map(checks.is_concrete, jax.tree.leaves(model)))
 
 
@@ -128,7 +133,14 @@ def solved(known: Moments, right: Rationals) -> Rationals:
 
 
 def solution(known: Moments, w: ArrayLike) -> Rationals:
-    """The symmetric N_1, .., N_d of least risk with the guess w^T x_q, and then M_{d+1} of a bias; w is (d,)."""
+    """The symmetric matrices of least risk with the guess w^T x_q: N_1, .., N_d, then M_{d+1} of a bias.
+
+    N_i is the symmetric part of M_i + w_i M_{d+1}.
+
+    **Arguments:** w: (d,).
+
+    **Returns:** (d+1, d+1, d+1).
+    """
     guess = rationals(w)
     return solved(known, np.concatenate([known.mixed - guess[:, None, None] * known.first, -known.first[None]]))
 
@@ -173,9 +185,9 @@ def gradient(known: Moments, model: AnyHeads) -> AnyHeads:
 
 
 def symmetric_forms(model: AnyHeads) -> Rationals:
-    """The symmetric parts of M_i + w_i M_{d+1}, i <= d, and of M_{d+1}, (d+1, d+1, d+1).
+    """The symmetric parts of M_i + w_i M_{d+1} for i <= d, followed by the symmetric part of M_{d+1}.
 
-    Predictions depend on no other part of the heads, because G is symmetric.
+    The shape is (d+1, d+1, d+1). Because G is symmetric, predictions depend on no other part of the heads.
     """
     heads = model.reduced()
     M = _matrices(rationals(heads.b), rationals(heads.A))
@@ -210,7 +222,14 @@ def _moments(mean: tuple[float, ...], length: float) -> Moments:
 
 
 def _mean(w: Rationals, tokens: list[tuple[int, ...]], weights: tuple[int, ...] = ()) -> flint.fmpq:
-    """The mean of a product of entries of different tokens and of entries of w-hat."""
+    """The mean of a product of entries of different tokens and of entries of w-hat.
+
+    **Arguments:**
+
+    - w: the mean w* of w-hat.
+    - tokens: for each token the indices of its entries in the product. Index d is the label.
+    - weights: the indices of the entries of w-hat.
+    """
     d, total = w.size, flint.fmpq(0)
     labels = sum(index == d for token in tokens for index in token)
     for chosen in itertools.product(range(d), repeat=labels):
@@ -225,11 +244,11 @@ def _mean(w: Rationals, tokens: list[tuple[int, ...]], weights: tuple[int, ...] 
 
 
 def _double_factorial(power: int) -> int:
-    """E x^p of a standard normal number, for an even p."""
+    """E x^p = (p - 1)!! of a standard normal number x, for an even power p."""
     return math.prod(range(1, power, 2))
 
 
 def _power(mean: flint.fmpq, power: int) -> flint.fmpq:
-    """E (mean + x)^p of a standard normal number x."""
+    """E (mean + x)^power of a standard normal number x."""
     even = range(0, power + 1, 2)
     return sum((math.comb(power, k) * _double_factorial(k) * mean ** (power - k) for k in even), flint.fmpq(0))

@@ -1,4 +1,4 @@
-"""Problems for the statements of xie2025; the start is zero where only the task and the guess matter."""
+"""Problems for the statements of xie2025. Where only the task and the guess matter, the start is zero."""
 
 from typing import Any
 
@@ -19,7 +19,9 @@ def _heads(
     architecture: str = "multi-head",
     **model: Any,
 ) -> Document:
-    """A problem of heads on x ~ N(0, I), in the dimension of the prior mean of w-hat."""
+    """A problem with attention heads on x ~ N(0, I). ``C`` is the context length, and ``prior_mean`` is E w-hat,
+    (d,).
+    """
     d = len(prior_mean)
     task = {"covariance": "identity", "dimension": d, "context_length": C, "prior_mean": prior_mean}
     model = {"architecture": architecture, **model}

@@ -39,10 +39,10 @@ def normal_rule(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def moments(mean: Float[Array, " d"], inverse_C: Float[Array, ""] | float) -> Moments:
-    """The moments of prompts in float64, as the mean over w-hat of the moments given w-hat. JAX can trace the function.
+    """The moments of prompts in float64, computed as the mean over w-hat of the moments given w-hat.
 
     Given w-hat = w, the mean of a token's z z^T is M_w = [I w; w^T |w|^2], and Isserlis' theorem gives its second
-    moments.
+    moments. JAX can trace this function.
 
     **Arguments:** mean: w*; inverse_C: 1/C.
     """
@@ -58,17 +58,17 @@ def moments(mean: Float[Array, " d"], inverse_C: Float[Array, ""] | float) -> Mo
 
 
 def few_prompts(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """The mean of `mean_squared_error` has at most `MOST_PROMPTS` prompts."""
+    """The hypothesis that `mean_squared_error` averages over at most `MOST_PROMPTS` prompts."""
     d, C = loss.task.dimension, float(loss.task.context_length)
     size = (2 * (d * C) ** 2 + 1) * (2 * d**2 + 1) * 2 * d
     return [hypothesis(f"prompts of the exact mean at most {MOST_PROMPTS}", size, "<=", float(MOST_PROMPTS))]
 
 
 def mean_squared_error(task: LinearRegression, model: AnyHeads) -> Float[Array, ""]:
-    """E (f(E) - y)^2, as an exact mean of the squared error over finitely many prompts.
+    """The mean of (f - y)^2 over prompts, where f is the prediction of a model, as a finite sum.
 
-    The squared error has degree 4 in the covariates of the context, degree 4 in w-hat, and degree 2 in the covariates
-    of the query.
+    The sum is exact because the squared error has degree 4 in the covariates of the context, degree 4 in w-hat, and
+    degree 2 in the covariates of the query.
     """
     d, C = task.dimension, int(task.context_length)
     mean = np.zeros(d) if task.prior_mean is None else np.asarray(task.prior_mean)
@@ -109,5 +109,5 @@ def alike(task: LinearRegression, one: Predictor, other: Predictor) -> Compariso
 
 
 def normals(*shape: int) -> Float[Array, "..."]:
-    """Standard normal numbers, the same ones on each call with the same shape."""
+    """Standard normal numbers of the given shape. Each call with one shape returns the same numbers."""
     return jnp.asarray(np.random.default_rng([2, *shape]).standard_normal(shape))

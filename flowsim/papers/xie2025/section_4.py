@@ -21,9 +21,10 @@ _BIAS = 0.3
 
 
 def _eq_8(loss: MultiHeadLoss, factor: float | Array) -> Comparison:
-    """(3) at the weights (7) with W^P = -factor eta I equals y_q - (eta/C) (w*^T X^T - y^T) X x_q.
+    """The statement that (3) at the weights (7) with W^P = -factor eta I equals the right side of (8).
 
-    eta = 0.7, and y_q is 0, a bias, or linear in x_q with a bias.
+    The right side is y_q - (eta/C) (w*^T X^T - y^T) X x_q. It is judged at eta = 0.7, for y_q = 0, for y_q a bias,
+    and for y_q linear in x_q with a bias.
     """
     w, d = loss.risk.prior_mean, loss.task.dimension
 
@@ -192,9 +193,10 @@ def best_descent_is_a_lower_bound(loss: MultiHeadLoss) -> Comparison:
 
 
 def _risks_of_block(loss: MultiHeadLoss) -> Float[Array, "3"]:
-    """The risk of the block that takes the best step from w*, by both routes, and the least risk of any block.
+    """Three risks: that of the block that takes the best step from w*, by both routes, and the least of any block.
 
-    No block has a lower risk than the best heads with a trained guess, and this block reaches that risk.
+    No block has a lower risk than the best heads with a trained guess, and this block reaches their risk. So the
+    least risk of any block is the least risk of heads with a trained guess.
     """
     model = block_of(setting.descent_heads(loss.risk.prior_mean, loss.risk.step_size))
     return jnp.append(setting.risks(loss.task, model), setting.least_with_trained_guess(loss.task))

@@ -1,6 +1,7 @@
-"""xie2025, section 5: least risks by heads, prior mean and guess, and with y_q-LSA, compared with gradient descent.
+"""xie2025, section 5: least risks of heads and of y_q-LSA, compared with the risk of gradient descent.
 
-The figures show training by Adam on batches. Here they are judged along the gradient flow of the exact risk.
+The number of heads, the prior mean and the guess vary. The figures show training by Adam on batches. Here they are
+judged along the gradient flow of the exact risk.
 """
 
 import jax
@@ -31,10 +32,10 @@ _SCALES = (0.0, 0.5, 1.0, 2.0, 10.0)
 
 
 def _risks_by_heads(task: LinearRegression) -> tuple[Float[Array, " H"], Bool[Array, ""]]:
-    """The least risks of 1, .., d + 1 heads, and whether a check of them fails.
+    """The least risks of 1, .., d + 1 heads with y_q = 0, and whether a check of them fails.
 
-    Each is checked against the risk at its weights, by both routes, and those of d and d + 1 heads against the normal
-    equations.
+    The check compares each least risk with the risk at the weights that attain it, by both routes. It also compares
+    the least risks of d and d + 1 heads with the solution of the normal equations.
     """
     d, bound = task.dimension, setting.least(task)
     found = jnp.stack([setting.reached(task, setting.zero_heads(d, H))[1] for H in range(1, d + 2)])
@@ -107,9 +108,16 @@ def best_descent_is_better(loss: MultiHeadLoss) -> Comparison:
 def _gap(
     loss: MultiHeadLoss, descent: setting.Descent, mean: np.ndarray, w: np.ndarray, bias: float = 0.0
 ) -> Comparison:
-    """The least risk of d + 1 heads exceeds ``descent`` by (|mean - w|^2 + bias^2) times `HeadRisk.gap`.
+    """The statement that the least risk of d + 1 heads is (|mean - w|^2 + bias^2) `HeadRisk.gap` above ``descent``.
 
-    The prior mean is ``mean`` instead of the mean of the loss, and the guess is w^T x_q + bias.
+    The prior mean of the task is ``mean``. Its covariance and context length are those of the task of ``loss``.
+
+    **Arguments:**
+
+    - loss: gives the covariance and the context length.
+    - descent: the function that returns the risks of gradient descent on a task.
+    - mean: the prior mean w*, (d,).
+    - w, bias: the guess is w^T x_q + bias.
     """
     d = loss.task.dimension
     with jax.ensure_compile_time_eval():  # so that its moments are rational numbers in a trace, too
@@ -208,7 +216,7 @@ _REACHED = 1e-3  # relative to the risk of gradient descent; a figure shows no s
 
 
 def fixed_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """The guess is not trained, and differs from w* or has a bias."""
+    """The hypotheses that the guess is not trained, and that it differs from w*^T x_q or has a bias."""
     model = start.reduced()
     missed = jnp.sum((loss.risk.prior_mean - model.w) ** 2) + model.bias**2
     return [
@@ -218,14 +226,14 @@ def fixed_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
 
 
 def all_heads(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """The guess is not trained, and there are at least d + 1 heads."""
+    """The hypotheses that the guess is not trained, and that there are at least d + 1 heads."""
     model, d = start.reduced(), loss.task.dimension
     fixed = agrees("trainable guesses", float(model.trainable), 0.0)
     return [fixed, hypothesis("heads >= d + 1", float(model.b.shape[0]), ">=", d + 1.0)]
 
 
 def trained_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """The guess is trained and has no bias."""
+    """The hypotheses that the guess is trained and has no bias."""
     model = start.reduced()
     return [agrees("trainable guesses", float(model.trainable), 1.0), agrees("bias", model.bias, 0.0)]
 
@@ -240,14 +248,14 @@ def _descent(loss: MultiHeadLoss) -> GradientDescentStep:
 
 
 def _scale(loss: MultiHeadLoss) -> Scalar:
-    """The risk of gradient descent, or d in the limit, where this risk is 0."""
+    """The risk of gradient descent, or d if C is infinite, because the risk of gradient descent is then 0."""
     return jnp.where(loss.risk.descent_risk > 0, loss.risk.descent_risk, float(loss.task.dimension))
 
 
 def _still_to_fall(loss: MultiHeadLoss, trajectory: Trajectory) -> Float[Array, "1"]:
     """A bound on the fall of the risk from the end of a flow to its limit.
 
-    It is the excess at the end, or the bound of `limit` if that is smaller.
+    It is the excess risk at the end, or the bound of `limit` on the change of the excess if that is smaller.
     """
     _, change = limit(trajectory, loss.excess)
     return jnp.maximum(jnp.minimum(trajectory.excess[-1:], change), 0.0)
@@ -310,9 +318,10 @@ def ends_at_gap_of_guess(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
 
 
 def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
-    """The derivative df/dx_q of a model, compared with g, the derivative for the best gradient step from w*.
+    """Compares the derivative df/dx_q of a model's prediction f with that of one gradient step from w*.
 
-    If the model has no bias, both predictions are linear in x_q ~ N(0, I), so E |df/dx_q - g|^2 = E (f - f_GD)^2.
+    The step has the best step size. Let f_GD be its prediction and g = df_GD/dx_q. If the model has no bias, f and
+    f_GD are linear in x_q ~ N(0, I), so E |df/dx_q - g|^2 = E (f - f_GD)^2.
 
     **Returns:** E |df/dx_q - g|^2, the cosine E <df/dx_q, g>/sqrt(E |df/dx_q|^2 E |g|^2), and E |g|^2.
     """

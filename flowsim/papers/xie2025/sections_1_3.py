@@ -57,14 +57,14 @@ def saturated(loss: MultiHeadLoss) -> Comparison:
 
 
 def cost_of_a_head(task: LinearRegression) -> Array:
-    """A lower bound on the risk of d - 1 heads with y_q = 0 minus the least risk of any number of heads, at finite C
-    and w* != 0.
+    """A lower bound on the excess risk of d - 1 heads with y_q = 0 over the least risk of any number of heads.
 
-    The quadratic forms M_i(v, v) = sum_h (b_h^T v) (a_i^h)^T v of d - 1 heads are zero on a plane, where all b_h^T v
-    are. The plane contains some v = (x, w*^T x) with |x| = 1. Let N_i be the symmetric matrices of least risk. Among
-    all N with N(v, v) = 0 the least E <G, N - N_i>^2 is N_i(v, v)^2/E <G, F>^2 with E[<G, F> G] = v v^T. The bound is
-    the sum of these over i. Neither sum_i N_i(v, v)^2 nor E <G, F>^2 depends on the direction of x, because the law of
-    the covariates does not.
+    It holds at finite C and w* != 0. The quadratic forms M_i(v, v) = sum_h (b_h^T v) (a_i^h)^T v of d - 1 heads
+    vanish where all b_h^T v = 0, and so on a plane. The plane contains some v = (x, w*^T x) with |x| = 1. Let N_i
+    be the symmetric matrices of least risk, and let F solve E[<G, F> G] = v v^T. Among all N with N(v, v) = 0 the
+    least E <G, N - N_i>^2 is N_i(v, v)^2/E <G, F>^2. The bound is the sum of these minima over i. Neither sum_i
+    N_i(v, v)^2 nor E <G, F>^2 depends on the direction of x, because the law of the covariates is rotation
+    invariant.
     """
     known, d = exact.moments(task), task.dimension
     v = np.append(np.eye(d, dtype=int)[0], known.prior_mean[0])
@@ -97,7 +97,7 @@ def fewest_heads(loss: MultiHeadLoss) -> Comparison:
 
 
 def _step_from_zero(d: int) -> MultiHeadAttention:
-    """b = (0, 1) and A = [I 0; 0 0] with y_q = 0: a step of gradient descent from 0, of size 1."""
+    """One head with y_q = 0, b = (0, 1) and A = [I 0; 0 0]: a step of gradient descent from 0, of size 1."""
     step = GradientDescentStep(1.0, jnp.zeros(d)).reduced()
     return MultiHeadAttention(step.b, step.A)
 
@@ -135,9 +135,9 @@ ON_ZERO_MEAN_LIMITS.claim(
 
 
 def _least_slopes(loss: MultiHeadLoss, moment: Moment) -> Comparison:
-    """For each i the least |grad L_i| over all M_i is zero, relative to its value at M_i = 0.
+    """The statement that, for each i, the least |grad L_i| over all M_i is zero.
 
-    ``moment`` gives E[<G, M_i> G].
+    |grad L_i| is judged relative to its value at M_i = 0. ``moment`` gives E[<G, M_i> G].
     """
     risk, zero = loss.risk, jnp.zeros((loss.task.dimension + 1,) * 2)
     at_zero = derivative(risk, zero, moment).reshape(loss.task.dimension, -1)

@@ -1,8 +1,8 @@
-"""The setting of xie2025, the hypotheses of its statements, models, and risks by two routes.
+"""The setting of xie2025, the hypotheses of its statements, models, and the risk of a model by two routes.
 
-One route to a risk is the closed form that flows use. The other one uses exact moments. The normal equations in exact
-moments give the least risks. These are compared with the closed forms, and with the risks at the weights that are said
-to reach them.
+One route is the closed form of the risk that flows use. The other route computes the risk from exact moments of
+prompts. The normal equations in exact moments give the least risks. These are compared with the closed forms of the
+least risks, and with the risks at the weights that should attain them.
 """
 
 import functools
@@ -31,7 +31,7 @@ MODELS = (MultiHeadAttention, FactoredMultiHeadAttention, LinearTransformerBlock
 
 
 def heads_on_isotropic(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the paper's setting, heads with a guess and w-hat ~ N(w*, I); otherwise the unmet hypothesis."""
+    """None for heads with a guess and w-hat ~ N(w*, I), the paper's setting; otherwise the unmet hypothesis."""
     fits = isinstance(loss, MultiHeadLoss)
     return None if fits else unmet("heads with a guess, on prompts with w-hat ~ N(w*, I)")
 
@@ -40,34 +40,34 @@ HEADS = functools.partial(Section, "xie2025", *MODELS, setting=heads_on_isotropi
 
 
 def infinite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """C is infinite."""
+    """The hypothesis that C is infinite."""
     return [hypothesis("1/C <= 0", 1 / loss.task.context_length, "<=", 0.0)]
 
 
 def finite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """C is finite."""
+    """The hypothesis that C is finite."""
     return [hypothesis("1/C > 0", 1 / loss.task.context_length, ">", 0.0)]
 
 
 def prior_mean(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """w* is not zero."""
+    """The hypothesis that w* is not zero."""
     return [hypothesis("|w*| > 0", jnp.linalg.norm(loss.risk.prior_mean), ">", 0.0)]
 
 
 def zero_prior_mean(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """w* is zero."""
+    """The hypothesis that w* is zero."""
     return [agrees("|w*|", jnp.linalg.norm(loss.risk.prior_mean), 0.0)]
 
 
 def independent_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """y_q does not depend on x_q."""
+    """The hypothesis that the guess y_q does not depend on x_q."""
     model = start.reduced()
     size = 1.0 if model.trainable else jnp.linalg.norm(model.w)
     return [agrees("|w| of the guess w^T x_q + bias", size, 0.0)]
 
 
 def few_coordinates(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """d is small enough that the moments can be written out."""
+    """The hypothesis that d is small enough to compute exact moments."""
     name = f"d at most {exact.MOST_COORDINATES}, so that moments can be written out"
     return [hypothesis(name, float(loss.task.dimension), "<=", float(exact.MOST_COORDINATES))]
 
@@ -85,7 +85,15 @@ def zero_heads(
 def descent_heads(
     w: Float[Array, " d"], eta: ArrayLike, guess: ArrayLike | None = None, bias: float = 0.0
 ) -> FactoredMultiHeadAttention:
-    """The weights (7) with W^P = -eta I. A given guess, (d,), is fixed. The default guess is w, and trainable."""
+    """One head with the weights (7) and W^P = -eta I.
+
+    **Arguments:**
+
+    - w: w* in (7).
+    - eta: the step size.
+    - guess, bias: a fixed guess guess^T x_q + bias. If ``guess`` is None, the guess is w^T x_q + bias and
+      trainable.
+    """
     d = w.size
     W_V = jnp.zeros((d + 1, d + 1)).at[d, :d].set(w).at[d, d].set(-1.0)
     W_K = jnp.diag(jnp.append(jnp.ones(d), 0.0))
@@ -95,7 +103,9 @@ def descent_heads(
 
 
 def drawn_heads(d: int, H: int, seed: int, trainable: bool = False) -> MultiHeadAttention:
-    """H heads and a guess with standard normal entries; a guess that is not trainable also has a bias."""
+    """H heads and a guess w^T x_q with standard normal entries. A guess that is not trainable also has the bias
+    0.7.
+    """
     rng = np.random.default_rng([seed, d, H])
     b, A, w = rng.standard_normal((H, d + 1)), rng.standard_normal((H, d + 1, d + 1)), rng.standard_normal(d)
     return MultiHeadAttention(b, A, w, 0.0 if trainable else 0.7, trainable=trainable)
@@ -110,27 +120,30 @@ def _value(risk: HeadRisk, model: AnyHeads) -> Scalar:
 
 
 def risks(task: LinearRegression, model: AnyHeads) -> Float[Array, "2"]:
-    """The risk of a model by the closed form and by exact moments."""
+    """The risk of a model by both routes: the closed form, and exact moments."""
     return jnp.stack([_value(HeadRisk(task), model), exact.floats(exact.moments(task)(model))])
 
 
 def reached(task: LinearRegression, like: MultiHeadAttention) -> tuple[MultiHeadAttention, Float[Array, "3"]]:
-    """The heads of least risk, with the number of heads and the guess of ``like``, and three values of this risk.
+    """The heads of least risk with the number of heads and the guess of ``like``, and three values of their risk.
 
-    The values are those of the two routes and the minimum of `MultiHeadLoss`.
+    The first two values are the risks at these heads by both routes. The third value is the minimum that
+    `MultiHeadLoss` states.
     """
     loss = MultiHeadLoss(task, like)
     return loss.minimizer, jnp.append(risks(task, loss.minimizer), loss.minimum)
 
 
 def slopes(task: LinearRegression, model: AnyHeads) -> Float[Array, "2"]:
-    """|grad R| in all weights of a model, by both routes."""
+    """The norm of the gradient of the risk in all weights of a model, by both routes."""
     exactly = exact.gradient(exact.moments(task), model)
     return jnp.stack([_size(gradient(HeadRisk(task), model)), _size(exactly)])
 
 
 def slope_of_parts(task: LinearRegression, model: AnyHeads) -> Scalar:
-    """|grad R| at doubled weights, a scale for the terms that cancel in the gradient."""
+    """The norm of the gradient of the risk at doubled weights. It is a scale for the terms that cancel in the
+    gradient.
+    """
     return _size(gradient(HeadRisk(task), jax.tree.map(lambda leaf: 2 * leaf, model)))
 
 
@@ -156,27 +169,27 @@ def label_energy(task: LinearRegression) -> Scalar:
 
 
 def counted(*failures: ArrayLike, unknown: ArrayLike = False) -> Comparison:
-    """The statement that there are no failures; undecided if ``unknown`` says that the two routes disagree."""
+    """The statement that no entry of ``failures`` is true. It is undecided if an entry of ``unknown`` is true."""
     count = sum((jnp.sum(jnp.asarray(failure, dtype=float)) for failure in failures), jnp.zeros(()))
     return at_most(jnp.where(jnp.any(jnp.asarray(unknown)), jnp.nan, count)[None], 0.5, size=1.0)
 
 
 def at_rest(task: LinearRegression, *models: MultiHeadAttention | FactoredMultiHeadAttention) -> Comparison:
-    """The gradient at each model is zero, in all its weights and by both routes."""
+    """The statement that the gradient of the risk in all weights is zero at each model, by both routes."""
     return joined([same(task, slopes(task, model), 0.0, slope_of_parts(task, model)) for model in models])
 
 
 def midpoint(task: LinearRegression, one: FactoredMultiHeadAttention, other: FactoredMultiHeadAttention) -> Comparison:
-    """The statement that R midway between the weights of two models is at least the mean of R at both."""
+    """The statement that the risk midway between the weights of two models is at least the mean of their risks."""
     middle = jax.tree.map(lambda a, b: (a + b) / 2, one, other)
     ends = (risks(task, one) + risks(task, other)) / 2
     return at_least(risks(task, middle), ends, size=label_energy(task))
 
 
 def mirrored(model: MultiHeadAttention) -> tuple[FactoredMultiHeadAttention, FactoredMultiHeadAttention]:
-    """Two factored models of a model's heads, with W^K = W^P = I. The second has the opposite W^Q and W^V.
+    """Two factored models that predict as ``model`` does, with W^K = W^P = I.
 
-    Both predict as the model does, because the signs cancel in the products of b and A.
+    W^Q and W^V of the second model are minus those of the first. The signs cancel in the products of b and A.
     """
     H, rows, _ = model.A.shape
     identity = jnp.broadcast_to(jnp.eye(rows), (H, rows, rows))
@@ -197,7 +210,11 @@ BEST_STEP = "The paper does not give the step size of its baseline: here it is t
 
 
 def optimum_constants(loss: MultiHeadLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The best step size, the risk of that step, and the cost of a guess with an error of one."""
+    """Named numbers of the optimum.
+
+    They are the best step size, the risk of a step of this size, and `HeadRisk.gap`, the cost of a guess with an
+    error of one.
+    """
     risk = loss.risk
     return {"step size": risk.step_size, "risk of gradient descent": risk.descent_risk, "gap": risk.gap}
 
@@ -219,12 +236,15 @@ def descent_step(task: LinearRegression, eta: float | Array) -> GradientDescentS
 
 
 def descent_risks(task: LinearRegression) -> Float[Array, " n"]:
-    """The risk of one step from w* with each step size of `STEPS`, by both routes."""
+    """The risks of one step of gradient descent from w* with each step size in `STEPS`, by both routes."""
     return jnp.concatenate([risks(task, descent_step(task, eta)) for eta in STEPS])
 
 
 def best_descent_risks(task: LinearRegression) -> Float[Array, "3"]:
-    """The risk of one step with eta* = C/(C+d+1) from w*: by both routes, and by the stated formula."""
+    """The risk of one step of gradient descent from w* with eta* = C/(C+d+1), in three values.
+
+    The first two values come from both routes, and the third value from the formula for this risk.
+    """
     risk = HeadRisk(task)
     return jnp.append(risks(task, descent_step(task, risk.step_size)), risk.descent_risk)
 
@@ -232,9 +252,11 @@ def best_descent_risks(task: LinearRegression) -> Float[Array, "3"]:
 def same_forms(
     task: LinearRegression, model: MultiHeadAttention, known: exact.Moments, w: np.ndarray
 ) -> list[Comparison]:
-    """The statement that a model has the forms of the normal equations.
+    """The statement that the symmetric forms of a model are those of least risk by the normal equations.
 
-    The list is empty if C is infinite, because these forms are not unique then.
+    If C is infinite, the list is empty, because the forms of least risk are not unique.
+
+    **Arguments:** known: the exact moments; w: (d,) of the guess w^T x_q.
     """
     if np.isinf(float(task.context_length)):
         return []
@@ -246,10 +268,10 @@ def same_forms(
 def same_gaps(
     task: LinearRegression, like: MultiHeadAttention, bound: Array, expected: Array | float, descent: Float[Array, " n"]
 ) -> Comparison:
-    """The least risk with the guess of ``like`` minus each risk in ``descent`` equals ``expected``.
+    """The statement that the least risk with the guess of ``like`` is each risk in ``descent`` plus ``expected``.
 
-    The least risk comes from `MultiHeadLoss`, from its weights by both routes, and from the normal equations, as
-    ``bound``.
+    The least risk is taken from `MultiHeadLoss`, from both routes at the weights of least risk, and from the normal
+    equations. ``bound`` is the value from the normal equations.
     """
     _, found = reached(task, like)
     gaps = jnp.append(found, bound)[None] - descent[:, None]
