@@ -292,10 +292,9 @@ def eq_25_shared(loss: MultiHeadLoss) -> Comparison:
 
 
 def _slopes_at_labels(task: LinearRegression) -> Float[Array, "routes d"]:
-    """The largest entry of each grad L_i at M_i = e_{d+1} e_i^T, i <= d, by both routes.
+    """The largest entry of each grad L_i at M_i = e_{d+1} e_i^T, i <= d, by exact moments and by the closed form.
 
-    It is relative to the largest entry of 2 E[<G, M_i> G], the first term of grad L_i. The route by exact moments
-    comes first.
+    It is relative to the largest entry of 2 E[<G, M_i> G], the first term of grad L_i.
     """
     known, risk, d = exact.moments(task).rounded, HeadRisk(task), task.dimension
     index = jnp.arange(d)

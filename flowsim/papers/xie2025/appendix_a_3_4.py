@@ -34,7 +34,7 @@ ON_LIMITS.corrected(ON_LIMITS.claim("eq-26", "(26)", note=SHARED_WEIGHTS)(eq_23)
 
 
 def _at_length(C: float) -> Moment:
-    """The function (risk, N) -> E[<G, N> G] at context length C, instead of that of the risk.
+    """The function (risk, N) -> E[<G, N> G] for the task of ``risk``, but at context length C.
 
     At C = 1 it is the moment of one token. At C = inf it is the mean over w-hat of <M_w, N> M_w, with M_w = [I w;
     w^T |w|^2] at w = w-hat.

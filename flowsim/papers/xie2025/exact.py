@@ -1,4 +1,4 @@
-"""The risk of heads by moments of prompts in rational arithmetic: a second route, independent of `HeadRisk`.
+"""The risk of heads by moments of prompts in rational arithmetic, computed independently of `HeadRisk`.
 
 A moment is the mean of a product of entries of tokens z = (x, y). With y = sum_k w-hat_k x_k it becomes a sum of
 products of E x_k^p and E w-hat_k^p. The normal equations give the least risks, and elimination solves them.
@@ -161,10 +161,10 @@ def least_with_trained_guess(known: Moments) -> flint.fmpq:
 def gradient(known: Moments, model: AnyHeads) -> AnyHeads:
     """The gradient of the risk in all weights of a model.
 
-    It is computed exactly in b, A and w, and then by the chain rule in float64. If JAX traces the model, all of it is
-    in float64. Let t_i be the coefficient of the query's coordinate i. Without a bias the derivatives are
-    2 sum_i E[t_i G (a_i + w_i a_{d+1})] for b, 2 E[t_i G b] for a_i, 2 sum_i w_i E[t_i G b] for a_{d+1} and
-    2 E[t_i (1 + b^T G a_{d+1})] for w_i.
+    It is computed exactly in b, A and w, and then by the chain rule in float64. If JAX traces the model, all of it
+    is in float64. Let t_i be the coefficient of the query's coordinate i in the error, and a_i column i of a head's
+    A. Without a bias the derivatives are 2 sum_i E[t_i G (a_i + w_i a_{d+1})] for b, 2 E[t_i G b] for a_i, 2 sum_i
+    w_i E[t_i G b] for a_{d+1} and, for one head, 2 E[t_i (1 + b^T G a_{d+1})] for w_i.
     """
     if _is_traced(model):
         return eqx.filter_grad(known.rounded)(model)

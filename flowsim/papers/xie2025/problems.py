@@ -19,9 +19,7 @@ def _heads(
     architecture: str = "multi-head",
     **model: Any,
 ) -> Document:
-    """A problem with attention heads on x ~ N(0, I). ``C`` is the context length, and ``prior_mean`` is E w-hat,
-    (d,).
-    """
+    """A problem with attention heads on x ~ N(0, I), where ``prior_mean`` is E w-hat, (d,)."""
     d = len(prior_mean)
     task = {"covariance": "identity", "dimension": d, "context_length": C, "prior_mean": prior_mean}
     model = {"architecture": architecture, **model}

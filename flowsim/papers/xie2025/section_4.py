@@ -193,10 +193,11 @@ def best_descent_is_a_lower_bound(loss: MultiHeadLoss) -> Comparison:
 
 
 def _risks_of_block(loss: MultiHeadLoss) -> Float[Array, "3"]:
-    """Three risks: that of the block that takes the best step from w*, by both routes, and the least of any block.
+    """The risk of the block that takes the best gradient step from w*, and the least risk of any block.
 
-    No block has a lower risk than the best heads with a trained guess, and this block reaches their risk. So the
-    least risk of any block is the least risk of heads with a trained guess.
+    The first risk is computed by the closed form and by exact moments. No block has a lower risk than the best
+    heads with a trained guess, and this block reaches their risk. So the least risk of any block is the least risk
+    of heads with a trained guess.
     """
     model = block_of(setting.descent_heads(loss.risk.prior_mean, loss.risk.step_size))
     return jnp.append(setting.risks(loss.task, model), setting.least_with_trained_guess(loss.task))

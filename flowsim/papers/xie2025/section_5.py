@@ -34,8 +34,8 @@ _SCALES = (0.0, 0.5, 1.0, 2.0, 10.0)
 def _risks_by_heads(task: LinearRegression) -> tuple[Float[Array, " H"], Bool[Array, ""]]:
     """The least risks of 1, .., d + 1 heads with y_q = 0, and whether a check of them fails.
 
-    The check compares each least risk with the risk at the weights that attain it, by both routes. It also compares
-    the least risks of d and d + 1 heads with the solution of the normal equations.
+    The check compares each least risk with the risk at the weights that attain it, by the closed form and by exact
+    moments. It also compares the least risks of d and d + 1 heads with the solution of the normal equations.
     """
     d, bound = task.dimension, setting.least(task)
     found = jnp.stack([setting.reached(task, setting.zero_heads(d, H))[1] for H in range(1, d + 2)])
@@ -120,7 +120,7 @@ def _gap(
     - w, bias: the guess is w^T x_q + bias.
     """
     d = loss.task.dimension
-    with jax.ensure_compile_time_eval():  # so that its moments are rational numbers in a trace, too
+    with jax.ensure_compile_time_eval():  # so that the moments are rational numbers even while JAX traces
         task = LinearRegression(loss.task.covariance, loss.task.context_length, prior_mean=mean)
     expected = (jnp.sum((mean - w) ** 2) + bias**2) * loss.risk.gap
     return setting.same_gaps(

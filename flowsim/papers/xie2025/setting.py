@@ -103,9 +103,7 @@ def descent_heads(
 
 
 def drawn_heads(d: int, H: int, seed: int, trainable: bool = False) -> MultiHeadAttention:
-    """H heads and a guess w^T x_q with standard normal entries. A guess that is not trainable also has the bias
-    0.7.
-    """
+    """H heads and a guess w^T x_q with standard normal entries. A guess that is not trainable has the bias 0.7."""
     rng = np.random.default_rng([seed, d, H])
     b, A, w = rng.standard_normal((H, d + 1)), rng.standard_normal((H, d + 1, d + 1)), rng.standard_normal(d)
     return MultiHeadAttention(b, A, w, 0.0 if trainable else 0.7, trainable=trainable)
@@ -120,36 +118,34 @@ def _value(risk: HeadRisk, model: AnyHeads) -> Scalar:
 
 
 def risks(task: LinearRegression, model: AnyHeads) -> Float[Array, "2"]:
-    """The risk of a model by both routes: the closed form, and exact moments."""
+    """The risk of a model by the closed form, and by exact moments."""
     return jnp.stack([_value(HeadRisk(task), model), exact.floats(exact.moments(task)(model))])
 
 
 def reached(task: LinearRegression, like: MultiHeadAttention) -> tuple[MultiHeadAttention, Float[Array, "3"]]:
     """The heads of least risk with the number of heads and the guess of ``like``, and three values of their risk.
 
-    The first two values are the risks at these heads by both routes. The third value is the minimum that
-    `MultiHeadLoss` states.
+    The values come from the closed form at these heads, from exact moments at these heads, and from
+    `MultiHeadLoss.minimum`.
     """
     loss = MultiHeadLoss(task, like)
     return loss.minimizer, jnp.append(risks(task, loss.minimizer), loss.minimum)
 
 
 def slopes(task: LinearRegression, model: AnyHeads) -> Float[Array, "2"]:
-    """The norm of the gradient of the risk in all weights of a model, by both routes."""
+    """The norm of the gradient of the risk in all weights of a model, by the closed form and by exact moments."""
     exactly = exact.gradient(exact.moments(task), model)
     return jnp.stack([_size(gradient(HeadRisk(task), model)), _size(exactly)])
 
 
 def slope_of_parts(task: LinearRegression, model: AnyHeads) -> Scalar:
-    """The norm of the gradient of the risk at doubled weights. It is a scale for the terms that cancel in the
-    gradient.
-    """
+    """The norm of the gradient of the risk at doubled weights, a scale for the terms that cancel in it."""
     return _size(gradient(HeadRisk(task), jax.tree.map(lambda leaf: 2 * leaf, model)))
 
 
 @eqx.filter_jit
 def gradient(risk: HeadRisk, model: AnyHeads) -> AnyHeads:
-    """The derivative of the closed form in all weights of a model, by JAX."""
+    """The gradient in all weights of a model of the risk in closed form, by JAX."""
     return jax.grad(risk)(model)
 
 
@@ -175,7 +171,10 @@ def counted(*failures: ArrayLike, unknown: ArrayLike = False) -> Comparison:
 
 
 def at_rest(task: LinearRegression, *models: MultiHeadAttention | FactoredMultiHeadAttention) -> Comparison:
-    """The statement that the gradient of the risk in all weights is zero at each model, by both routes."""
+    """The statement that the gradient of the risk in all weights is zero at each model.
+
+    Each gradient is computed by the closed form of the risk, and by exact moments.
+    """
     return joined([same(task, slopes(task, model), 0.0, slope_of_parts(task, model)) for model in models])
 
 
@@ -210,10 +209,9 @@ BEST_STEP = "The paper does not give the step size of its baseline: here it is t
 
 
 def optimum_constants(loss: MultiHeadLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """Named numbers of the optimum.
+    """Named numbers: the best step size, the risk of a step of this size, and `HeadRisk.gap`.
 
-    They are the best step size, the risk of a step of this size, and `HeadRisk.gap`, the cost of a guess with an
-    error of one.
+    The gap is the least cost of a guess with |w - w*|^2 + bias^2 = 1.
     """
     risk = loss.risk
     return {"step size": risk.step_size, "risk of gradient descent": risk.descent_risk, "gap": risk.gap}
@@ -236,14 +234,17 @@ def descent_step(task: LinearRegression, eta: float | Array) -> GradientDescentS
 
 
 def descent_risks(task: LinearRegression) -> Float[Array, " n"]:
-    """The risks of one step of gradient descent from w* with each step size in `STEPS`, by both routes."""
+    """The risks of one step of gradient descent from w*, by the closed form and by exact moments.
+
+    The step sizes are those in `STEPS`.
+    """
     return jnp.concatenate([risks(task, descent_step(task, eta)) for eta in STEPS])
 
 
 def best_descent_risks(task: LinearRegression) -> Float[Array, "3"]:
-    """The risk of one step of gradient descent from w* with eta* = C/(C+d+1), in three values.
+    """The risk of one step of gradient descent from w* with eta* = C/(C+d+1).
 
-    The first two values come from both routes, and the third value from the formula for this risk.
+    The three values come from the closed form for all models, from exact moments, and from `HeadRisk.descent_risk`.
     """
     risk = HeadRisk(task)
     return jnp.append(risks(task, descent_step(task, risk.step_size)), risk.descent_risk)
@@ -270,8 +271,8 @@ def same_gaps(
 ) -> Comparison:
     """The statement that the least risk with the guess of ``like`` is each risk in ``descent`` plus ``expected``.
 
-    The least risk is taken from `MultiHeadLoss`, from both routes at the weights of least risk, and from the normal
-    equations. ``bound`` is the value from the normal equations.
+    The least risk is `MultiHeadLoss.minimum`, the risk at the weights of least risk by the closed form and by exact
+    moments, and ``bound``, the value from the normal equations.
     """
     _, found = reached(task, like)
     gaps = jnp.append(found, bound)[None] - descent[:, None]
