@@ -145,7 +145,7 @@ def slope_of_parts(task: LinearRegression, model: AnyHeads) -> Scalar:
 
 @eqx.filter_jit
 def gradient(risk: HeadRisk, model: AnyHeads) -> AnyHeads:
-    """The gradient in all weights of a model of the risk in closed form, by JAX."""
+    """The gradient of the closed-form risk in all weights of a model, by JAX."""
     return jax.grad(risk)(model)
 
 
