@@ -65,18 +65,23 @@ def judge(
 
 
 def predictions_of(problem: Problem) -> Predictions | None:
-    """The predictions for a problem's flow, without integration, of the first paper that has any; otherwise None."""
+    """The predictions of the first paper that has predictions for a problem's flow, or None if no paper has any.
+
+    No flow is integrated.
+    """
     found = (paper.predictions(problem) for paper in PAPERS if paper.speaks_of(problem.start))
     return next((predicted for predicted in found if predicted is not None), None)
 
 
 def columns_of(loss: Any, run: Trajectory) -> dict[str, Array]:
-    """The numbers, by name, that the papers add to a map for a loss and one of its flows."""
+    """The columns that the papers add to a map for a loss and one of its flows: scalars by name."""
     return {name: value for paper in PAPERS for name, value in paper.columns(loss, run).items()}
 
 
 def constants_of(problem: Problem) -> dict[str, float]:
-    """The predicted constants of a problem by name, or the minimum of its loss if no paper predicts its flow."""
+    """The predicted constants for a problem's flow, by name. If no paper predicts the flow: the minimum of the
+    loss.
+    """
     predicted = predictions_of(problem)
     return {"minimum": float(problem.loss.minimum)} if predicted is None else dict(predicted.constants)
 
@@ -84,7 +89,8 @@ def constants_of(problem: Problem) -> dict[str, float]:
 def limits_of(problem: Problem) -> dict[str, Array]:
     """The predicted limits of the weights, by name.
 
-    If no paper predicts the flow, they are the weights and matrices of the model of least known loss.
+    If no paper predicts the flow: the weights of the model of least known loss, and the matrices that it
+    represents.
     """
     predicted = predictions_of(problem)
     if predicted is not None:

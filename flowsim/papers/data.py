@@ -15,13 +15,15 @@ _PAPERS = pathlib.Path(__file__).parent
 class Weight(enum.StrEnum):
     """What is wrong with a statement that is violated as printed.
 
-    - SLIP: a sign, a letter, a relation or a factor differs from the paper's own definitions, proof or other displays.
-      The statement holds with theirs.
-    - WRONG_CONSTANT: it holds with another number, factor or exponent.
-    - CONDITION_LEFT_OUT: it holds under a condition that it does not name. Not only exceptional weights meet it.
-    - FALSE: none of these changes makes it true. A different statement holds instead.
+    - SLIP: a sign, a letter, a relation or a factor differs from the paper's own definitions, proof or other
+      displays. The statement holds when it is made to agree with them.
+    - WRONG_CONSTANT: the statement holds with another number, factor or exponent.
+    - CONDITION_LEFT_OUT: the statement holds under a condition that it does not name. The condition is met by more
+      than exceptional weights.
+    - FALSE: none of these changes makes the statement true. A different statement holds instead.
 
-    If a statement has a slip or a wrong constant and also lacks a condition, the weight names the slip or the constant.
+    A statement with a slip or a wrong constant may also lack a condition. Its weight is then SLIP or
+    WRONG_CONSTANT.
     """
 
     SLIP = "slip"
@@ -56,19 +58,25 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fault_of(verdict: Verdict) -> Fault | None:
-    """The fault of a verdict's statement. None unless it is a printed one of a paper and known to be violated."""
+    """The fault of the statement that a verdict judges.
+
+    None if the statement is not a printed one of a paper, or is not known to be violated.
+    """
     return faults_of(verdict.id.partition(".")[0]).get(verdict.id) if verdict.form == "printed" else None
 
 
 @functools.cache
 def faults_of(paper: str) -> dict[str, Fault]:
-    """The faults of the printed statements of a paper that are known to be violated, by id."""
+    """The faults of those printed statements of a paper that are known to be violated, by id.
+
+    Empty if the paper has no such file.
+    """
     file = _PAPERS / paper / "faults.toml"
     return msgspec.toml.decode(file.read_bytes(), type=dict[str, Fault]) if paper and file.is_file() else {}
 
 
 def latex_of_name(name: str) -> str:
-    """The name of a condition, or a label that ends with a constant, as text-mode LaTeX."""
+    """Text-mode LaTeX for the name of a condition, or for a label whose last word is the name of a constant."""
     symbols = _symbols()
     before, _, last = name.rpartition(" ")
     if name not in symbols and before and last in symbols:

@@ -18,9 +18,10 @@ from flowsim.problem.architecture import Curve, Series
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """A rate of decay of the excess. If the paper promises no decay, the value is not positive.
+    """A rate of exponential decay of the excess L - min L, as a paper states it.
 
-    symbol: the paper's letter for the rate, in TeX. source: where the paper states it.
+    value: the rate, which is not positive if the paper promises no decay. symbol: the paper's letter for the rate,
+    in TeX. source: where the paper states it.
     """
 
     value: float
@@ -30,10 +31,10 @@ class Rate:
 
 @dataclasses.dataclass(frozen=True)
 class ScaleBound:
-    """The scale of a start, and the bound below which the paper promises a rate.
+    """The scale of a start, and the bound below which the paper promises a rate of decay.
 
-    condition: the condition in words and TeX, without the number of the bound. rates: scales -> the rates that the
-    paper promises for the same start at these scales.
+    condition: the condition in words and TeX, without the value of the bound. rates: a function of scales that
+    gives, for each one, the rate promised for the same start at this scale.
     """
 
     scale: float
@@ -44,32 +45,33 @@ class ScaleBound:
 
 @runtime_checkable
 class PromptLengths(Protocol):
-    """The prompt lengths that are enough for a risk, in a dataclass."""
+    """The interface of a dataclass that holds the prompt lengths sufficient for a given risk."""
 
     def facts(self) -> dict[str, str]:
-        """The lengths, each under a label that names the statement."""
+        """The lengths as text, each under a label that names the paper's statement."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """A paper's predictions for a flow from a start. A formula without a real value gives NaN.
+    """A paper's predictions for the flow from a given start. A formula without a real value gives NaN.
 
-    - paper: its id.
-    - heading: the name of its conditions.
+    - paper: the id of the paper.
+    - heading: a title for the conditions.
     - conditions: the paper's conditions on the start.
     - coefficients: the coefficients of the flow that depend on the law of the prompts, by name.
     - constants: the values of the paper's constants, by name.
     - limits, limit: the limits of the weights, by name, and the model in the limit.
-    - excess: the excess at the start.
+    - excess: the excess L - min L at the start.
     - rate: the promised rate of decay of the excess.
-    - local_rate: the rate of its decay near the limit.
+    - local_rate: the rate of decay of the excess near the limit.
     - scale_bound: the bound on the scale of the start.
     - facts: the numbers predicted from the start, each under a label that names its equation.
-    - promised: the same as text for a page.
-    - curves: figures by name. In them the model of least known loss is the limit.
+    - promised: the bounds, rates and limits in `facts` as text for a page, each under a label.
+    - curves: the figures that compare a run with the predictions, by name. They take the model of least known loss
+      as the limit.
     - captions: the captions of the other figures of a run, by name.
-    - prompt_lengths: risk -> the prompt lengths that are enough for it.
+    - prompt_lengths: a function of a risk that gives the prompt lengths sufficient for it.
     """
 
     paper: str
@@ -108,12 +110,12 @@ class Paper:
     """A paper with its claims.
 
     - id: the first part of the ids of its claims.
-    - models: the classes of models that it covers.
-    - claims: its statements, printed and corrected.
-    - predictions: problem -> its predictions for the flow, or None.
-    - mapped: the claims that every sweep judges, by the name of their margins in a map. Claims under one name are about
-      different losses.
-    - columns: (loss, trajectory) -> further numbers for maps, by name. It is pure JAX, with the same names for any
+    - models: the classes of models that the paper covers.
+    - claims: the paper's statements, printed and corrected.
+    - predictions: a function of a problem that gives the predictions for its flow, or None.
+    - mapped: the claims that every sweep judges, by the name of their margins in a map. Claims under one name are
+      about different losses.
+    - columns: (loss, trajectory) -> scalars to add to a map, by name. It is pure JAX, with the same names for any
       loss.
     - out_of_reach: the statements without a claim, and why they have none, in lines of Markdown.
     """

@@ -114,7 +114,7 @@ def starts_below_the_saddle(loss: Loss, start: PyTree) -> Comparison:
 
 
 def u_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The bound of (A.14) and the least u_{-1} along the flow."""
+    """The lower bound (A.14) on u_{-1}, zero where the paper promises none, and the least u_{-1} of the flow."""
     bound_sq = jnp.maximum(u_lower_bound_sq(loss.task, trajectory.start), 0.0)
     return {"u_lower_bound": jnp.sqrt(bound_sq), "sharp_u_lower_bound": jnp.min(trajectory.models.u_minus1)}
 
@@ -136,8 +136,10 @@ def _root(matrix: Matrix) -> Matrix:
 
 
 def _residuals(loss: Loss, flow: Trajectory) -> tuple[Array, Array]:
-    """|Gamma Lambda^{1/2} (u Lambda^{1/2} U11 Lambda^{1/2} - Lambda Gamma^-1) Lambda^{1/2}|_F^2, and the size of its
-    terms.
+    """The squared residual of (A.15) at each point of a flow, and the size of its terms, (T,) each.
+
+    With u = u_{-1}, it is |Gamma Lambda^{1/2} (u Lambda^{1/2} U11 Lambda^{1/2} - Lambda Gamma^-1)
+    Lambda^{1/2}|_F^2.
     """
     Lambda, Gamma = loss.task.covariance, loss.task.gamma()
     root = _root(Lambda)
@@ -152,7 +154,10 @@ def _residuals(loss: Loss, flow: Trajectory) -> tuple[Array, Array]:
 
 
 def _slopes(loss: Loss, flow: Trajectory) -> Array:
-    """|dl/dU11|_F^2 of the exact loss. A program for several claims computes it once."""
+    """|dl/dU11|_F^2 of the exact loss at each point of a flow, (T,).
+
+    Claims that are compiled into one program share this computation.
+    """
     return jax.lax.map(lambda model: jnp.sum(loss.gradient(model).U11 ** 2), flow.models)
 
 
@@ -169,8 +174,9 @@ def slope_of_the_matrix(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def _last_line(loss: Loss, trajectory: Trajectory, power: int) -> Comparison:
-    """|dl/dU11|_F^2 of the exact loss >= |Lambda|_op^power times the square of (A.14) times the residual of
-    `_residuals`.
+    """The last line of (A.15): |dl/dU11|_F^2 >= |Lambda|_op^power b^2 r, for the exact loss.
+
+    Here b is the lower bound (A.14) on u_{-1}, and r is the squared residual that `_residuals` returns.
     """
     operator = jnp.linalg.eigvalsh(loss.task.covariance)[-1]
     bound_sq = u_lower_bound_sq(loss.task, trajectory.start) * operator**power

@@ -1,6 +1,7 @@
 """zhang2023's appendix C, random covariances: the dynamical system, its minima, the PL inequality and the limit.
 
-Expectations over Lambda_tau are computed by `law.expectation`, as the paper writes them. The flow uses closed forms.
+Expectations over Lambda_tau are written as in the paper and computed by `law.expectation`. The integrated flow uses
+closed forms instead.
 """
 
 import jax
@@ -33,13 +34,13 @@ Loss = RandomCovarianceLoss
 
 
 def gamma_of(loss: Loss, Lambda: Array) -> Array:
-    """Gamma_tau = (1 + 1/N) Lambda_tau + tr(Lambda_tau) I/N for one covariance Lambda_tau, (d, d)."""
+    """The matrix Gamma_tau = (1 + 1/N) Lambda_tau + tr(Lambda_tau) I/N of one (d, d) covariance Lambda_tau."""
     n = 1 / loss.task.context_length
     return (1 + n) * Lambda + n * jnp.trace(Lambda) * jnp.eye(Lambda.shape[0])
 
 
 def matrix_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array, Array]:
-    """The right-hand sides of (C.1), and the size of their terms."""
+    """The right-hand sides of (C.1), dU11/dt (d, d) and du_{-1}/dt, and the sum of the norms of their terms."""
     U, u = model.U11, model.u_minus1
     sandwich, square = loss.task.law.expectation(
         lambda Lambda: (gamma_of(loss, Lambda) @ Lambda @ U @ Lambda, Lambda @ Lambda)
@@ -50,7 +51,11 @@ def matrix_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array, Arra
 
 
 def _field_gap(loss: Loss, model: LinearAttention, field: tuple[Array, Array]) -> Array:
-    """Distance of a printed field from minus the gradient of the exact loss, u12 and u21 included."""
+    """The distance between a printed right-hand side (dU11/dt, du_{-1}/dt) and minus the gradient of the exact
+    loss.
+
+    The gradient is with respect to all weights. The printed derivatives of u12 and u21 are zero.
+    """
     gradient = loss.gradient(model)
     return jnp.sqrt(
         jnp.sum((gradient.U11 + field[0]) ** 2)
@@ -79,7 +84,7 @@ def dynamics(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def coefficients(loss: Loss) -> tuple[Array, Array, Array]:
-    """The gamma_i, xi_i and zeta_ij of (C.3), as printed."""
+    """The gamma_i (d,), xi_i (d,) and zeta_ij (d, d) of (C.3), computed as printed for a diagonal Lambda_tau."""
     n = 1 / loss.task.context_length
 
     def of_one(Lambda):
@@ -92,7 +97,7 @@ def coefficients(loss: Loss) -> tuple[Array, Array, Array]:
 
 
 def entry_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array]:
-    """The right-hand sides of (C.4)."""
+    """The right-hand sides of (C.4), dU11/dt (d, d) entry by entry and du_{-1}/dt."""
     gamma, xi, zeta = coefficients(loss)
     U, u = model.U11, model.u_minus1
     diagonal = jnp.diagonal(U)
@@ -180,7 +185,7 @@ def minimum_and_excess(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def minimiser(loss: Loss) -> tuple[Matrix, Scalar]:
-    """V = u_{-1} U11 at every global minimum of (C.5), (d, d), and the minimum.
+    """The (d, d) matrix V = u_{-1} U11 at every global minimum of (C.5), and the minimum of (C.5).
 
     The Hessian of (C.5) with respect to V is diagonal, so two gradients determine V.
     """
@@ -239,7 +244,7 @@ def random_start_below_the_saddle(loss: Loss, start: PyTree) -> Comparison:
 
 
 def proof_of_positivity(loss: Loss, start: PyTree) -> tuple[Array, Array]:
-    """Both sides of the equality in the proof of Lemma C.6.
+    """Both sides of the equality in the proof of Lemma C.6, with sigma = u_{-1}(0).
 
     They are sigma^2 E tr[Lambda_tau^2 Theta Theta^T] and sigma^2 |E[Lambda_tau] Theta|_F^2.
     """
@@ -270,7 +275,7 @@ def proof_inequality(loss: Loss, start: PyTree) -> Comparison:
 
 
 def u_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The bound of (C.12) and the least u_{-1} along the flow."""
+    """The lower bound (C.12) on u_{-1}, zero where the paper promises none, and the least u_{-1} of the flow."""
     bound_sq = jnp.maximum(random_u_lower_bound_sq(loss, trajectory.start), 0.0)
     return {"u_lower_bound": jnp.sqrt(bound_sq), "sharp_u_lower_bound": jnp.min(trajectory.models.u_minus1)}
 
@@ -286,7 +291,7 @@ def u_bounded_below(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def pl_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The nu of (C.13), and the largest nu for which the inequality holds along the flow."""
+    """The nu of (C.13), and the largest nu for which the PL inequality (C.14) holds along the flow."""
     return {"nu": random_pl_constant(loss, trajectory.start), "sharp_nu": sharp_constant(trajectory)}
 
 

@@ -135,7 +135,7 @@ def _semidefinite_pairs(task: LinearRegression) -> tuple[Matrices, Matrices]:
 
 
 def _symmetric_part(products: Matrices) -> tuple[Array, Array]:
-    """The smallest eigenvalue of (P + P^T)/2, and |P - P^T|_F."""
+    """The smallest eigenvalue of (P + P^T)/2, and |P - P^T|_F, for each matrix P of a stack (n, d, d)."""
     transposed = jnp.swapaxes(products, 1, 2)
     return jnp.linalg.eigvalsh((products + transposed) / 2)[:, 0], jnp.linalg.norm(products - transposed, axis=(1, 2))
 

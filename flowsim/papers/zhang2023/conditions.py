@@ -19,9 +19,9 @@ from flowsim.tasks.covariance_laws import DiagonalLaw
 class AssumptionValues(NamedTuple):
     """The quantities in zhang2023's Assumption 3.3, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma.
 
-    size: |U11(0)|_F; norm: |Theta Theta^T|_F; asymmetry: |Theta Theta^T - (Theta Theta^T)^T|_F; smallest: the smallest
-    eigenvalue of the symmetric part of U11(0), times the sign of sigma; theta_lambda: |Theta Lambda|_F, or |Theta
-    E[Lambda]|_F where covariances are random, as in Theorem 4.5; u12, u21: norms.
+    size: |U11(0)|_F; norm: |Theta Theta^T|_F; asymmetry: |Theta Theta^T - (Theta Theta^T)^T|_F; smallest: the
+    smallest eigenvalue of the symmetric part of U11(0), times the sign of sigma; theta_lambda: |Theta Lambda|_F, or
+    |Theta E[Lambda]|_F for random covariances, as in Theorem 4.5; u12, u21: the norms of u12(0) and u21(0).
     """
 
     sigma: Scalar | float
@@ -34,7 +34,9 @@ class AssumptionValues(NamedTuple):
     u21: Scalar | float
 
     def hypotheses(self, mean: bool = False) -> list[Hypothesis]:
-        """The parts of the assumption. With ``mean``, the covariances are random and their mean replaces Lambda."""
+        """The parts of the assumption as hypotheses. ``mean``: whether Lambda is random, so that one part names
+        E[Lambda].
+        """
         theta_lambda = "Theta E[Lambda]" if mean else "Theta Lambda"
         return [
             hypothesis("sigma = u_minus1(0) > 0", self.sigma, ">", 0.0),
@@ -72,7 +74,7 @@ def scale_condition(task: LinearRegression, start: LinearAttention) -> Hypothesi
 
 
 def scale_hypothesis(value: Scalar | float) -> Hypothesis:
-    """The condition of `scale_condition`, from the value of its left side."""
+    """The condition sigma^2 |Gamma|_op sqrt(d) < 2, given the value of its left side."""
     return hypothesis("sigma^2 |Gamma|_op sqrt(d) < 2", value, "<", 2.0)
 
 
@@ -134,7 +136,9 @@ def random_u_lower_bound_sq(loss: RandomCovarianceLoss, start: LinearAttention) 
 
 
 def random_pl_constant(loss: RandomCovarianceLoss, start: LinearAttention) -> Scalar:
-    """The PL constant nu: eta = min(gamma_i, zeta_ij) times the square of (C.12).
+    """The constant nu of the PL inequality for random covariances.
+
+    nu is eta = min(gamma_i, zeta_ij) times the square of the lower bound on u_{-1}(t), `random_u_lower_bound_sq`.
 
     **Source:** zhang2023, Lemma C.8 (C.13).
     """
@@ -142,7 +146,7 @@ def random_pl_constant(loss: RandomCovarianceLoss, start: LinearAttention) -> Sc
 
 
 def random_scale_sides(loss: RandomCovarianceLoss, start: LinearAttention) -> tuple[Scalar, Scalar]:
-    """Both sides of the condition in `random_scale_condition`."""
+    """The left and the right side of the condition in `random_scale_condition`."""
     left = start.u_minus1**2 * jnp.sqrt(loss.task.dimension) * loss.operator_energy
     return left, 2 * _theta_lambda_sq(loss.task, start)
 
@@ -158,19 +162,24 @@ _LOOKED_AT = (1e-3, 30.0, 32)  # where a law is compared with Exponential(1)
 
 
 def one_covariance(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of sections 3 to 5: every prompt has the same covariance."""
+    """None if every prompt has the same covariance, as outside section 4.3 and appendix C. Otherwise the unmet
+    hypothesis.
+    """
     fixed = isinstance(loss, LinearAttentionLoss)
     return None if fixed else unmet("one covariance for all prompts")
 
 
 def random_covariances(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of Lemma C.1: every prompt has a random covariance, from any law."""
+    """None if every prompt has a random covariance of any law, as in Lemma C.1. Otherwise the unmet hypothesis."""
     drawn = isinstance(loss, RandomCovarianceLoss)
     return None if drawn else unmet("a covariance drawn anew for every prompt")
 
 
 def independent_variances(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of Theorem 4.5: every prompt has a random diagonal covariance, whose entries are independent."""
+    """None if every prompt has a random diagonal covariance with independent entries, as in Theorem 4.5.
+
+    Otherwise the unmet hypothesis.
+    """
     diagonal = isinstance(loss, RandomCovarianceLoss) and isinstance(loss.task.law, DiagonalLaw)
     return None if diagonal else unmet("diagonal covariances, drawn anew for every prompt")
 
@@ -191,13 +200,14 @@ def assumption_and_random_scale(loss: RandomCovarianceLoss, start: LinearAttenti
 
 
 def isotropic(loss: LinearAttentionLoss, start: LinearAttention) -> list[Hypothesis]:
-    """One variance for all directions, as in the panel of Figure 1."""
+    """The variance is the same in all directions, as in the panel of Figure 1."""
     return [agrees("lambda_max/lambda_min = 1", loss.eigenvalues[-1] / loss.eigenvalues[0], 1.0)]
 
 
 def exponential_and_long(loss: RandomCovarianceLoss, start: LinearAttention) -> list[Hypothesis]:
-    """Exponential(1) variances, and N infinite for the limit N -> infinity. The laws' distribution functions are
-    compared.
+    """The variances are Exponential(1), and N is infinite, which stands for the limit N -> infinity.
+
+    The distribution function of each variance is compared with 1 - e^{-x} at 32 points.
     """
     law = loss.task.law
     assert isinstance(law, DiagonalLaw), "the setting of the claim"

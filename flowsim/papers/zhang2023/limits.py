@@ -1,7 +1,7 @@
 """The limits of flows and the global minima in zhang2023.
 
-At u12 = u21 = 0 a loss is a strictly convex quadratic function of V = u_{-1} U11. Its minimiser V solves the normal
-equations, which use no formula of the paper. The global minima are the weights U11 = V/u, u_{-1} = u for every u != 0.
+At u12 = u21 = 0 a loss is a strictly convex quadratic function of V = u_{-1} U11. Its minimiser V is computed from
+the normal equations, without a formula of the paper. The global minima are U11 = V/u, u_{-1} = u for every u != 0.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,10 @@ def limit_of_flow(loss: Loss, trajectory: Trajectory) -> tuple[LinearAttention, 
 
 
 def distance_to_limit(loss: Loss, trajectory: Trajectory, expected: LinearAttention) -> Comparison:
-    """Compares the proved limit of the flow with an expected one, and the end too where the remaining path is short."""
+    """Compares the proved limit of a flow with an expected limit.
+
+    If the remaining path is short, the end of the flow is also compared with the expected limit.
+    """
     size = jnp.sqrt(norm_sq(expected))
 
     def to_expected(model: LinearAttention, allowance: Array) -> Comparison:
@@ -51,7 +54,7 @@ def distance_to_limit(loss: Loss, trajectory: Trajectory, expected: LinearAttent
 def short_way(
     loss: Loss, trajectory: Trajectory, against: Callable[[LinearAttention, Array], Comparison]
 ) -> Comparison:
-    """A comparison at the end of the flow. It counts only where the remaining path is short.
+    """A comparison at the end of a flow. It counts only if the remaining path to the limit is short.
 
     **Arguments:** against: (the end, a bound on the length of the remaining path) -> the comparison.
     """
@@ -66,7 +69,7 @@ U_MINUS1 = (-1e3, -1.0, -1e-2, 1e-3, 0.3, 1.0, 30.0)  # of both signs, where min
 
 
 def _whitened(task: LinearRegression) -> tuple[Matrix, Matrix]:
-    """L with Lambda = L L^T, and K with E[Lambdahat^2] = L K L^T, by cubature."""
+    """The (d, d) matrices L and K with Lambda = L L^T and E[Lambdahat^2] = L K L^T. K is computed by cubature."""
     root, N = jnp.linalg.cholesky(task.covariance), task.context_length
     return root, fourth_moment(root) / N + (1 - 1 / N) * root.T @ root
 
@@ -82,7 +85,10 @@ def literal_loss(task: LinearRegression, V: Matrix) -> Scalar:
 
 
 def minimiser(task: LinearRegression) -> tuple[Matrix, Scalar]:
-    """V at every global minimum, L^-T K^-1 L^T with the L and K of `_whitened`, and the minimum of `literal_loss`."""
+    """The matrix V = u_{-1} U11 at every global minimum, and the minimum of `literal_loss`.
+
+    V is L^-T K^-1 L^T with the L and K of `_whitened`.
+    """
     root, moment = _whitened(task)
     B = jnp.linalg.solve(moment, root.T @ root)
     V = jax.scipy.linalg.solve_triangular(root.T, jnp.linalg.solve(moment, root.T), lower=False)
@@ -90,13 +96,17 @@ def minimiser(task: LinearRegression) -> tuple[Matrix, Scalar]:
 
 
 def whitening(task: LinearRegression) -> Scalar:
-    """The factor by which whitening magnifies rounding errors, d kappa(Lambda)."""
+    """The factor d kappa by which whitening magnifies rounding errors, where kappa is the condition number of
+    Lambda.
+    """
     values = jnp.linalg.eigvalsh(task.covariance)
     return task.dimension * values[-1] / values[0]
 
 
 def limit_is_a_minimum(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The loss at the limit of the flow equals its minimum over all weights. There u12 = u21 = 0; others only add a
+    """Compares the loss at the limit of the flow with the minimum of the loss over all weights.
+
+    The minimum is computed at u12 = u21 = 0. Other u12 and u21 cannot lower it: they only change V and add a
     square.
     """
     limit, doubt = limit_of_flow(loss, trajectory)

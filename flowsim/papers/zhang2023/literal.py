@@ -1,8 +1,8 @@
-"""Exact expectations over prompts by cubature. They use none of the formulas for moments and risks.
+"""Exact expectations over prompts, computed by cubature without the package's formulas for moments and risks.
 
-With u12 = u21 = 0, the literal model's prediction is the mean of its predictions from each example alone. Let f(z, x)
-be the prediction for a query x from the single example z. For each law of prompts, the risk on M independent examples
-is
+With u12 = u21 = 0, the literal model's prediction is the mean of its predictions from each example alone. Let
+f(z, x) be the prediction for a query x from the single example z. For each law of prompts, the risk on M
+independent examples is
 
     E_query[(E_z f - y_query)^2 + Var_z(f)/M].
 """
@@ -48,7 +48,7 @@ def gaussian_sum(terms: Callable[[Float[Array, "K d"], Float[Array, " K"]], PyTr
 def fourth_moment(root: Matrix) -> Matrix:
     """E[|L z|^2 z z^T] for z ~ N(0, I_d), by the cubature of `gaussian_sum`, in O(d^3) operations.
 
-    This is fast because opposite points have equal terms, and because z z^T has at most four entries other than zero.
+    This is fast because opposite points have equal terms, and z z^T has at most four nonzero entries at each point.
 
     **Arguments:** root: (d, d) L.
     """
@@ -76,23 +76,26 @@ def second_moment(task: LinearRegression) -> Matrix:
 
 
 class Rule(eqx.Module):
-    """Labelled examples with weights that sum to one: inputs (K, d), labels (K,), weights (K,)."""
+    """A cubature rule for a law of examples: inputs (K, d), labels (K,), and weights (K,) that sum to one."""
 
     inputs: Float[Array, "K d"]
     labels: Float[Array, " K"]
     weights: Float[Array, " K"]
 
     def noisy(self, noise: Scalar) -> "Rule":
-        """The same rule with two equally likely labels in place of each: one is ``noise`` higher, the other ``noise``
-        lower.
-        """
+        """The rule of 2K points in which each label y is replaced by y + noise and y - noise, equally likely."""
         twice = lambda x: jnp.concatenate([x, x])
         labels = jnp.concatenate([self.labels + noise, self.labels - noise])
         return Rule(twice(self.inputs), labels, twice(self.weights) / 2)
 
 
 def literal_risk(model: LinearAttention, examples: Rule, queries: Rule) -> Callable[[Scalar], Scalar]:
-    """The risk as a function of M, E(yhat - y_query)^2, for u12 = u21 = 0. It is as exact as the two rules."""
+    """The risk E(yhat - y_query)^2 of the literal model with u12 = u21 = 0, as a function of the prompt length M.
+
+    It is as exact as the rules for the laws of an example and of a query.
+
+    **Arguments:** examples: the rule for (x_i, y_i); queries: the rule for (x_query, y_query).
+    """
 
     def predictions(query):
         return jax.vmap(lambda x, y: model(Prompt(x[None], y[None], query)))(examples.inputs, examples.labels)
@@ -105,8 +108,9 @@ def literal_risk(model: LinearAttention, examples: Rule, queries: Rule) -> Calla
 
 
 def linear_risk(model: LinearAttention, task: LinearRegression) -> Callable[[Scalar], Scalar]:
-    """The risk of the literal model on prompts of a task, as a function of M. If the task has no fixed w, it is a mean
-    over w.
+    """The risk of the literal model on prompts of a task, as a function of M.
+
+    The risk is averaged over w unless the task has a fixed w.
     """
     d = task.dimension
     axes = jnp.sqrt(float(d)) * jnp.concatenate([jnp.eye(d), -jnp.eye(d)])
@@ -147,9 +151,12 @@ def polynomial_rule(
     cube: Scalar,
     label_noise: Scalar,
 ) -> Rule:
-    """A rule for examples y = <w, x> + b <v, x>^2 + c <v, x>^3 + label_noise N(0, 1), x ~ N(0, Lambda).
+    """A rule for examples with x ~ N(0, Lambda) and y = <w, x> + b <v, x>^2 + c <v, x>^3 + noise.
 
     It is exact for polynomials of degree 9 in x along w and v, 3 in x along other directions, and 3 in the noise.
+
+    **Arguments:** covariance: (d, d) Lambda; weight: (d,) w; direction: (d,) v; square: b; cube: c; label_noise:
+    the standard deviation of the noise.
     """
     d, root = covariance.shape[0], jnp.linalg.cholesky(covariance)
     plane = min(d, 2)

@@ -1,4 +1,6 @@
-"""What zhang2023 adds to every map: margins of its lemmas along a flow, its conditions and its constants."""
+"""The columns that zhang2023 adds to every map: the margins of its lemmas along a flow, its conditions and
+constants.
+"""
 
 from typing import NamedTuple
 
@@ -43,7 +45,13 @@ MAPPED: dict[str, tuple[Claim, ...]] = {
 def columns(loss: PyTree, run: Trajectory) -> dict[str, Array]:
     """Whether the conditions are met, the constants, the guaranteed time, and the least u_{-1} along the flow.
 
-    They are NaN where no theorem of the paper covers the model or the loss.
+    - condition_met, assumption_met: the scale condition, and Assumption 3.3.
+    - guaranteed_time: when the promised rate brings the excess to `CONVERGED` times its initial value. Infinite if
+      no rate is promised.
+    - mu, u_lower_bound: the rate mu of (5.7) or nu of (C.13), and the lower bound (A.14) or (C.12) on u_{-1}.
+    - smallest_u: the least u_{-1} along the flow.
+
+    If no theorem covers the model or the loss, the scale condition is not met and the constants are NaN.
     """
     start = run.start
     promised = _promised(stated(loss), start)
@@ -67,8 +75,9 @@ def columns(loss: PyTree, run: Trajectory) -> dict[str, Array]:
 class _Promised(NamedTuple):
     """What zhang2023 assumes about a start and promises for it, as pure JAX.
 
-    scale: the scale condition of Theorem 4.1 or (4.11) is scale < 2; mu: the rate mu of (5.7), or nu of (C.13);
-    u_lower_bound_sq: the square of (A.14) or (C.12).
+    assumption: the quantities in Assumption 3.3; scale: a number that the scale condition, of Theorem 4.1 or
+    (4.11), requires to be below 2; mu: the rate mu of (5.7), or nu of (C.13); u_lower_bound_sq: the square of the
+    lower bound (A.14) or (C.12).
     """
 
     assumption: AssumptionValues

@@ -1,4 +1,6 @@
-"""What zhang2023 promises for a start by formula, before anything is integrated, and what it brings to pictures."""
+"""zhang2023's predictions for a start, computed by formulas without integration, and its curves and captions of
+figures.
+"""
 
 import dataclasses
 import functools
@@ -37,7 +39,11 @@ from flowsim.tasks.covariance_laws import DiagonalLaw
 
 @dataclasses.dataclass(frozen=True)
 class Equations:
-    """Where the paper states each prediction, and its letter for the rate, in TeX and as a character."""
+    """Where the paper states each prediction.
+
+    scale_bound, mu, u_lower_bound, limit: the number of the equation or theorem. rate_symbol, letter: the paper's
+    letter for the rate, as the name of a TeX command and as a character.
+    """
 
     scale_bound: str
     mu: str
@@ -52,9 +58,10 @@ RANDOM = Equations("(4.11)", "(C.13)", "(C.12)", "(4.12)", "nu", "ν")
 
 
 def curves(where: Equations, limit: float, lower_bound: float) -> dict[str, Curve]:
-    """The curves of u_{-1} and of |u_{-1} U11 - T|_F / |T|_F, where T is the limit of u_{-1} U11.
+    """The curves of u_{-1} and of |u_{-1} U11 - T|_F / |T|_F along a flow, where T is the limit of u_{-1} U11.
 
-    The first has the lower bound and the limit of u_{-1}. Where Lambda is fixed, T is Gamma^-1.
+    The curve of u_{-1} also shows its limit, and its lower bound if that is positive. If Lambda is fixed, T is
+    Gamma^-1.
     """
     levels = [Level(limit, f"limit {where.limit}: {in_tex(limit)}", is_bound=False)]
     if lower_bound > 0:
@@ -89,7 +96,7 @@ def _distance(trajectory: Trajectory, limit: LinearAttention) -> Series:
 
 
 def captions(where: Equations) -> dict[str, str]:
-    """What the figures of any run show, with the paper's equations."""
+    """The captions of the figures that every run has, by name, with references to the paper's equations."""
     rate, fixed = where.letter, where is FIXED
     lemma, closed_form = ("Lemma 5.4", "Corollary A.2") if fixed else ("Lemma C.8", "(C.7)")
     return {
@@ -122,7 +129,8 @@ def captions(where: Equations) -> dict[str, str]:
 def predictions(task: Any, start: PyTree) -> Predictions:
     """What Zhang, Frei and Bartlett (2023) predict by formula for a task and a start of linear attention.
 
-    Nothing is integrated. The theorem on random covariances requires diagonal ones; for others its bounds are NaN.
+    Nothing is integrated. The theorem on random covariances requires diagonal covariances. For other random
+    covariances its bounds are NaN.
 
     **Raises:** `ValueError` on a task or a start that the paper does not cover.
     """
@@ -157,9 +165,13 @@ def predictions(task: Any, start: PyTree) -> Predictions:
 class PredictedNumbers:
     """The numbers that the paper predicts, and where it states them.
 
-    sigma: the scale of the start; limit: the weights of (5.9) or (4.12); excess: the excess at the start. In constants,
-    mu is the rate mu of (5.7), or nu of (C.13) with random covariances; u_lower_bound is (A.14) or (C.12); local_rate
-    is the rate of the excess at the limit; scale_bound is what sigma must be below, by Theorem 4.1 or (4.11).
+    - sigma: the scale of the start.
+    - constants: by name. mu is the rate mu of (5.7), or nu of (C.13) for random covariances; u_lower_bound is the
+      bound (A.14) or (C.12); local_rate is the rate of decay of the excess near the limit; scale_bound is the bound
+      on sigma of Theorem 4.1 or (4.11).
+    - limit: the weights of (5.9) or (4.12).
+    - excess: the excess at the start.
+    - equations: where the paper states each number.
     """
 
     sigma: float
@@ -223,8 +235,9 @@ class PredictedNumbers:
         )
 
     def _rates(self, scales: Series) -> Series:
-        """The rates promised for the same start at other scales. With s the scale over its bound, they vary as s^2 (1 -
-        s^2).
+        """The rates promised for the same start at other scales.
+
+        They are proportional to s^2 (1 - s^2), where s is the scale divided by its bound.
         """
         bound = self.constants["scale_bound"]
 

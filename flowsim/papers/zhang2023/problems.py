@@ -1,4 +1,4 @@
-"""The problems of zhang2023's claims, each chosen as one on which a claim could break."""
+"""The problems on which zhang2023's claims are judged. Each is one on which a claim could fail."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""zhang2023's Corollary 4.3: how long prompts must be for a bound on the risk of the limit (4.1); Definition 3.2."""
+"""zhang2023's Corollary 4.3 and Definition 3.2: how long prompts must be for a given risk of the limit (4.1)."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -29,14 +29,17 @@ _LONGEST = 2.0**53
 
 
 def sufficient_test_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
-    """The sufficient M, 2 (d+1) tr(Lambda)/epsilon, not rounded. **Source:** zhang2023, Corollary 4.3."""
+    """The test length M = 2 (d+1) tr(Lambda)/epsilon, not rounded, which suffices for a risk of epsilon.
+
+    **Source:** zhang2023, Corollary 4.3.
+    """
     return 2 * (covariance.shape[0] + 1) * jnp.trace(covariance) / epsilon
 
 
 def sufficient_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
-    """The sufficient N, sqrt(2 (1 + 2d + d^2 kappa) tr(Lambda)) epsilon^{-1/2}, not rounded.
+    """The training length N = sqrt(2 (1 + 2d + d^2 kappa) tr(Lambda)) epsilon^{-1/2}, not rounded.
 
-    With this N the last term of `averaged_bounds` is epsilon/2.
+    It suffices for a risk of epsilon, since the last term of `averaged_bounds` is then epsilon/2.
 
     **Source:** zhang2023, Corollary 4.3, with the root as in its derivation; see `printed_context_length`.
     """
@@ -44,9 +47,9 @@ def sufficient_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
 
 
 def printed_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
-    """The printed N, sqrt(2 (1 + 2d + d^2 kappa) tr(Lambda) epsilon^{-1/2}), which is not sufficient.
+    """The training length N = sqrt(2 (1 + 2d + d^2 kappa) tr(Lambda) epsilon^{-1/2}), not rounded.
 
-    Its root is over the whole product.
+    It does not suffice for a risk of epsilon: the root should end before epsilon^{-1/2}.
 
     **Source:** zhang2023, Corollary 4.3 as its extracted text reads.
     """
@@ -57,9 +60,12 @@ def printed_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
 class PromptLengths:
     """How long prompts must be for a risk of at most epsilon, averaged over w ~ N(0, I), at the limit (4.1).
 
-    sufficient_test_length, sufficient_context_length: the M and N of Corollary 4.3, which together suffice;
-    context_length: the requested N, or the sufficient one; test_length: the smallest M at that N;
-    smallest_context_length: the smallest N at M = inf; matching_context_length: the smallest N at M = `test_length`.
+    - epsilon: the risk.
+    - sufficient_test_length, sufficient_context_length: the M and N of Corollary 4.3, which together suffice.
+    - context_length: the requested N, by default the sufficient one.
+    - test_length: the smallest M that suffices at N = `context_length`.
+    - smallest_context_length: the smallest N that suffices at M = inf.
+    - matching_context_length: the smallest N that suffices at M = `test_length`.
     """
 
     epsilon: float
@@ -71,7 +77,7 @@ class PromptLengths:
     matching_context_length: int
 
     def facts(self) -> dict[str, str]:
-        """The lengths, by a label that names the corollary."""
+        """The lengths as text, each under a label."""
         sufficient = f"{self.sufficient_test_length:.0f}, {self.sufficient_context_length:.0f}"
         return {
             f"M, N that suffice for a risk of {self.epsilon:g} (Corollary 4.3)": sufficient,
@@ -91,8 +97,8 @@ def prompt_lengths(
     **Arguments:** covariance: (d, d) Lambda; epsilon: the risk to reach, E(yhat - y_query)^2; context_length: N in
     training, default the sufficient one.
 
-    **Raises:** `ValueError` naming the argument; where no M reaches epsilon at that N, with the smallest N at which
-    some M does; and where no length below 2^53 reaches epsilon.
+    **Raises:** `ValueError` naming an invalid argument; if no M reaches epsilon at that N, with the smallest N for
+    which some M does; or if no length below 2^53 reaches epsilon.
 
     **Source:** zhang2023, Corollary 4.3 and Theorem 4.2.
     """
@@ -127,7 +133,10 @@ def prompt_lengths(
 
 
 def _first(enough: Callable[[float], bool], last: int = int(_LONGEST)) -> int:
-    """The smallest whole number up to ``last`` that is enough. All larger ones up to ``last`` must be enough too."""
+    """The smallest positive whole number n <= ``last`` for which ``enough(n)`` is true.
+
+    Every larger number up to ``last`` must also be enough.
+    """
     low, high = 0, last
     while high - low > 1:
         middle = (low + high) // 2
@@ -156,7 +165,10 @@ def _whole(length: Scalar) -> Scalar:
 
 
 def _reached(task: Task, lengths: Callable[[Scalar], list[tuple[Scalar, Scalar]]]) -> Comparison:
-    """The statement risk <= epsilon at lengths (N, M) that depend on epsilon."""
+    """The statement risk <= epsilon at several lengths, for every epsilon in `_EPSILONS`.
+
+    **Arguments:** lengths: epsilon -> a list of pairs (N, M).
+    """
 
     def at(epsilon):
         N, M = (jnp.stack(column) for column in zip(*lengths(epsilon), strict=True))
@@ -167,9 +179,9 @@ def _reached(task: Task, lengths: Callable[[Scalar], list[tuple[Scalar, Scalar]]
 
 
 def lengths_at_one_percent(loss: LinearAttentionLoss, trajectory: Any) -> dict[str, Array]:
-    """The corollary's lengths and the smallest ones, for epsilon = tr(Lambda)/100: 1 % of the risk of predicting zero.
+    """The lengths of the corollary and the smallest sufficient lengths, for epsilon = tr(Lambda)/100.
 
-    Empty where no length below 2^53 is enough.
+    This epsilon is 1 % of the risk of predicting zero. Empty if no length below 2^53 is enough.
     """
     covariance = loss.task.covariance
     epsilon = jnp.trace(covariance) / 100
@@ -210,7 +222,7 @@ def long_enough_in_test(task: Task) -> Comparison:
 
 
 def _train_length(task: Task, length: Callable[[Matrix, Scalar], Scalar]) -> Comparison:
-    """The statement risk <= epsilon at N = length(Lambda, epsilon), with the corollary's M and with M = infinity."""
+    """The statement risk <= epsilon at N = length(Lambda, epsilon), for the corollary's M and for M = infinity."""
 
     def lengths(epsilon):
         N = _whole(length(task.covariance, epsilon))

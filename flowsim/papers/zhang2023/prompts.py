@@ -1,8 +1,9 @@
-"""New prompts for the limit (4.1): the laws, weights and draws on which zhang2023's section 4 is judged, and the risks.
+"""New prompts for the limit (4.1): the laws, weights and draws on which zhang2023's section 4 is judged, and the
+risks.
 
-These statements are about a task alone: there is no flow. A statement about all w, laws, lengths or prompts is judged
-on those in this file. They include hard cases: weights along the smallest eigenvector, a single example, and labels
-whose mean is not zero.
+The claims about risks are about a task alone: there is no flow. A claim about all w, laws, lengths or prompts is
+judged on those in this file. They include hard cases: weights along the smallest eigenvector, a single example, and
+labels whose mean is not zero.
 """
 
 from collections.abc import Callable
@@ -34,8 +35,9 @@ _ROUNDING = float(jnp.finfo(jnp.float64).eps)
 
 
 def extreme_weights(covariance: Matrix) -> Float[Array, "K d"]:
-    """Four weights w, as rows: one along the largest eigenvector, a huge and a tiny one along the smallest, a random
-    one.
+    """Four weights w, as the rows of an array (4, d).
+
+    One is along the largest eigenvector, a huge and a tiny one are along the smallest, and one is random.
     """
     vectors = jnp.linalg.eigh(covariance)[1]
     random = jax.random.normal(jax.random.key(0), vectors[0].shape)
@@ -43,10 +45,10 @@ def extreme_weights(covariance: Matrix) -> Float[Array, "K d"]:
 
 
 def polynomials(covariance: Matrix) -> dict[str, Array]:
-    """Arguments of `JointLaw.of_polynomial`, one row per law.
+    """The arguments of `JointLaw.of_polynomial` for five laws, one row for each.
 
-    The five labels are linear; linear with noise; a square, for which E[xy] = 0; linear with a square and noise; and
-    linear with a square, a cube and noise. They are along eigenvectors and random directions.
+    The labels are linear; linear with noise; a square, for which E[xy] = 0; linear with a square and noise; and
+    linear with a square, a cube and noise. The vectors w and v of a law are along eigenvectors or random.
     """
     large, _, small, random = extreme_weights(covariance)
     v, thin = (w / jnp.sqrt(w @ covariance @ w) for w in (random, small))
@@ -60,7 +62,10 @@ def polynomials(covariance: Matrix) -> dict[str, Array]:
 
 
 def drawn_prompts(task: Task, length: int) -> tuple[Array, Array, Array]:
-    """Random covariates (P, M, d), queries (P, d), and weights (P, d) with standard deviations from 1e-2 to 1e2."""
+    """Random covariates (P, M, d), queries (P, d), and weights w (P, d) with standard deviations from 1e-2 to 1e2.
+
+    **Arguments:** length: M, at most max(d, 7).
+    """
     longest = max(task.dimension, *DRAWN_LENGTHS)
     normals = jax.random.normal(jax.random.key(0), (_PROMPTS, longest + 2, task.dimension))
     inputs = normals[:, 1:] @ jnp.linalg.cholesky(task.covariance).T
@@ -68,10 +73,11 @@ def drawn_prompts(task: Task, length: int) -> tuple[Array, Array, Array]:
 
 
 def predicted(task: Task, inputs: Array, queries: Array, weights: Array, expected: Callable) -> Comparison:
-    """Predictions of the literal model at the limit (4.1) on prompts y_i = <w, x_i>, compared with expected ones.
+    """Compares the literal model's predictions at the limit (4.1), on prompts with y_i = <w, x_i>, with expected
+    ones.
 
-    **Arguments:** inputs, queries, weights: as from `drawn_prompts`; expected: (x_query, S w, Gamma^-1) -> predictions,
-    (P,), with S = (1/M) sum x_i x_i^T.
+    **Arguments:** inputs, queries, weights: as returned by `drawn_prompts`; expected: (x_query, S w, Gamma^-1) ->
+    predictions (P,), with S = (1/M) sum x_i x_i^T.
     """
     labels = jnp.einsum("pmd,pd->pm", inputs, weights)
     model = limit(task)
@@ -84,12 +90,21 @@ def predicted(task: Task, inputs: Array, queries: Array, weights: Array, expecte
 
 
 def two_routes(model: LinearAttention, task: Task) -> Route:
-    """M -> the exact risk by the package's formula; for d <= 4 also the risk of the literal model by cubature."""
+    """A function of M that returns the risk on prompts of a task, computed in one or two ways: (routes,).
+
+    The first is the package's formula. For d <= 4 the second is the risk of the literal model by cubature.
+    """
     return _beside(model, task, lambda: linear_risk(model, task))
 
 
 def polynomial_routes(model: LinearAttention, law: JointLaw, terms: dict[str, Array]) -> Route:
-    """As `two_routes`, for a law with polynomial labels."""
+    """A function of M that returns the risk on prompts with polynomial labels, computed in one or two ways:
+    (routes,).
+
+    The first is the package's formula. For d <= 4 the second is the risk of the literal model by cubature.
+
+    **Arguments:** law: the law of an example; terms: the arguments of `JointLaw.of_polynomial` that give this law.
+    """
 
     def literal() -> Callable[[Scalar], Scalar]:
         rule = polynomial_rule(law.covariance, **terms)
@@ -107,18 +122,21 @@ def _beside(model: LinearAttention, prompts: Task | JointLaw, literal: Callable[
 
 
 def asymptotic(found: Route) -> Array:
-    """The risks at M = infinity."""
+    """The risks at M = infinity, (routes,)."""
     return found(jnp.asarray(jnp.inf))
 
 
 def each(function: Callable[[Any], tuple[Array, ...]], rows: Any) -> tuple[Array, ...]:
-    """The values of a function at every row, as flat arrays. At each row its values are broadcast together."""
+    """The values of a function at every row of some arrays, as one flat array for each value.
+
+    At each row, the values that the function returns are broadcast to one shape.
+    """
     values = jax.lax.map(lambda row: jnp.broadcast_arrays(*function(row)), rows)
     return tuple(leaf.reshape(-1) for leaf in values)
 
 
 def at_every_length(function: Callable[[Scalar], tuple[Array, ...]]) -> tuple[Array, ...]:
-    """The values of a function of M at lengths from 1 to infinity, as flat arrays."""
+    """The values of a function of M at M = 1, 2, 7, 50, 1e4 and infinity, as one flat array for each value."""
     return each(function, jnp.asarray(_LENGTHS))
 
 
@@ -127,6 +145,9 @@ def bounded(value: Array, bound: Array, energy: Array, amplified: Scalar) -> Com
 
     A risk contains E y^2 times the square of Lambda Gamma^-1 - I. Floats give this difference up to a few machine
     epsilon.
+
+    **Arguments:** value: the risk; energy: E y^2; amplified: the factor by which rounding errors grow, as from
+    `conditioning`.
     """
     doubt = bound + 2 * jnp.sqrt(bound * energy) + amplified * _ROUNDING * energy
     return eqx.tree_at(lambda c: c.scale, at_most(value, bound), amplified * doubt)

@@ -47,8 +47,9 @@ def _last_row(E: Tokens, W_PV: Weights, W_KQ: Weights) -> Array:
 
 
 def _on_prompts(task: Task, sides) -> Comparison:
-    """An identity on random prompts of 1 and 7 examples with random weights. Errors are relative to the size of the
-    terms.
+    """Compares both sides of an identity on random prompts of 1 and 7 examples, with random weights.
+
+    Errors are relative to the size of the terms.
 
     **Arguments:** sides: (inputs, labels, query, W^PV, W^KQ) -> both sides, of the same shape.
     """
@@ -138,7 +139,7 @@ INDEFINITE = _easy_from("d = 3, balanced but indefinite", kind="balanced-indefin
 
 
 def all_but(*left_out: str) -> Callable[[Loss, LinearAttention], list[Hypothesis]]:
-    """Assumption 3.3 without the parts of these names."""
+    """A function that returns the parts of Assumption 3.3, without the parts of the given names."""
 
     def hypotheses(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
         return [condition for condition in assumption_3_3(loss.task, start) if condition.name not in left_out]
@@ -147,7 +148,7 @@ def all_but(*left_out: str) -> Callable[[Loss, LinearAttention], list[Hypothesis
 
 
 def blocks_not_zero(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
-    """Assumption 3.3 with u12 = u21 = 0 replaced by its opposite."""
+    """Assumption 3.3, except that u12(0) or u21(0) is not zero."""
     *kept, u12, u21 = assumption_3_3(loss.task, start)
     return [*kept, hypothesis("|u12(0)| + |u21(0)| > 0", u12.value + u21.value, ">", 0.0)]
 

@@ -109,7 +109,7 @@ def _inverse_gamma_squared(covariance: Matrix, context_length: Scalar) -> Matrix
 
 
 def _training_part(covariance: Matrix, weight: Vector, readout: Matrix) -> Scalar:
-    """N^2 times the last term of (4.6), with readout = Gamma^-2 Lambda."""
+    """N^2 times the last term of (4.6), with a = weight and readout = Gamma^-2 Lambda."""
     trace, once = jnp.trace(covariance), covariance @ weight
     return (
         once @ covariance @ readout @ weight
@@ -121,10 +121,11 @@ def _training_part(covariance: Matrix, weight: Vector, readout: Matrix) -> Scala
 def nonlinear_risk(law: JointLaw, context_length: ArrayLike, test_length: ArrayLike) -> tuple[Scalar, Scalar, Scalar]:
     """The three terms of (4.6): the best linear error, the term in 1/M and the term in 1/N^2.
 
-    The last two are tr(Sigma Gamma^-2 Lambda)/M and
-    (|a|^2_{Gamma^-2 Lambda^3} + 2 tr(Lambda) |a|^2_{Gamma^-2 Lambda^2} + tr(Lambda)^2 |a|^2_{Gamma^-2 Lambda})/N^2.
+    Let a = Lambda^-1 E[xy] and let Sigma be the covariance of xy. The last two terms are tr(Sigma Gamma^-2
+    Lambda)/M and (|a|^2_{Gamma^-2 Lambda^3} + 2 tr(Lambda) |a|^2_{Gamma^-2 Lambda^2} + tr(Lambda)^2 |a|^2_{Gamma^-2
+    Lambda})/N^2.
 
-    **Arguments:** law: D; context_length: N; test_length: M.
+    **Arguments:** law: D, the law of (x, y); context_length: N; test_length: M.
 
     **Source:** zhang2023, Theorem 4.2.
     """
@@ -195,7 +196,12 @@ def spread_of_linear_labels(task: Task) -> Comparison:
 
 
 def _on_every_weight(task: Task, formula: Callable[..., tuple[Scalar, Scalar]]) -> tuple[Array, ...]:
-    """The risks for y = <w, x>, the values of a formula for them, and E y^2, for every w and length."""
+    """Risks for labels y = <w, x> and the values of a formula, at every w of `extreme_weights` and every M.
+
+    **Arguments:** formula: (Lambda, w, N, M) -> the terms in 1/M and in 1/N^2.
+
+    **Returns:** flat arrays of the risks, the sums of the terms, and E y^2.
+    """
     Lambda, N, model = task.covariance, task.context_length, limit(task)
 
     def sides(w):
@@ -213,9 +219,10 @@ def _on_every_weight(task: Task, formula: Callable[..., tuple[Scalar, Scalar]]) 
 def noiseless_risk(
     covariance: Matrix, weight: Vector, context_length: ArrayLike, test_length: ArrayLike
 ) -> tuple[Scalar, Scalar]:
-    """Both terms of the risk for y = <w, x>.
+    """The two terms of the risk for labels y = <w, x>.
 
-    They are (|w|^2_{Gamma^-2 Lambda^3} + tr(Gamma^-2 Lambda^2) |w|^2_Lambda)/M, and the last term of (4.6) with a = w.
+    The first is (|w|^2_{Gamma^-2 Lambda^3} + tr(Gamma^-2 Lambda^2) |w|^2_Lambda)/M. The second is the last term of
+    (4.6) with a = w.
 
     **Source:** zhang2023, display after Theorem 4.2.
     """
@@ -242,7 +249,7 @@ def noiseless(task: Task) -> Comparison:
 def noiseless_bound(
     covariance: Matrix, weight: Vector, context_length: ArrayLike, test_length: ArrayLike
 ) -> tuple[Scalar, Scalar]:
-    """Both terms of the bound for y = <w, x>.
+    """The two terms of the bound on the risk for labels y = <w, x>.
 
     They are (d+1) |w|^2_Lambda/M and (|w|^2_Lambda + 2 |w|^2 tr(Lambda) + |w|^2_{Lambda^-1} tr(Lambda)^2)/N^2.
 
@@ -267,16 +274,19 @@ def noiseless_bounded(task: Task) -> Comparison:
 
 
 def conditioned_trace(eigenvalues: Vector) -> Scalar:
-    """(1 + 2d + d^2 kappa) tr(Lambda), from the (d,) eigenvalues of Lambda in ascending order."""
+    """(1 + 2d + d^2 kappa) tr(Lambda), where kappa is the condition number of Lambda.
+
+    **Arguments:** eigenvalues: (d,) of Lambda, in ascending order.
+    """
     d = eigenvalues.shape[0]
     return (1 + 2 * d + d**2 * eigenvalues[-1] / eigenvalues[0]) * jnp.sum(eigenvalues)
 
 
 def averaged_bounds(covariance: Matrix, context_length: ArrayLike, test_length: ArrayLike) -> tuple[Scalar, Scalar]:
-    """Both bounds on the risk averaged over w ~ N(0, I). The first is the tighter one.
+    """The two bounds on the risk averaged over w ~ N(0, I). The first is the tighter one.
 
-    It is (d+1) tr(Lambda)/M + (tr(Lambda) + 2d tr(Lambda) + tr(Lambda^-1) tr(Lambda)^2)/N^2. The second has (1 + 2d +
-    d^2 kappa) tr(Lambda)/N^2 as its last term.
+    The first is (d+1) tr(Lambda)/M + (tr(Lambda) + 2d tr(Lambda) + tr(Lambda^-1) tr(Lambda)^2)/N^2. In the second,
+    the term in 1/N^2 is (1 + 2d + d^2 kappa) tr(Lambda)/N^2, where kappa is the condition number of Lambda.
 
     **Source:** zhang2023, display before Corollary 4.3.
     """

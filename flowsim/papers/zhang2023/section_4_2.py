@@ -49,7 +49,7 @@ def _at_infinity(covariance: Matrix, **shifts: Any) -> Task:
 
 
 def _limit_conditioning(covariance: Matrix) -> Scalar:
-    """The factor by which rounding errors grow at N = M = inf, as `conditioning` gives it at finite lengths.
+    """The factor by which rounding errors grow at N = M = inf. `conditioning` gives the factor at finite lengths.
 
     The rounding error of Lambda Lambda^-1 - I is kappa epsilon, and the risk weights its square by kappa. The best
     linear error is a difference that contains Lambda^-1 E[xy].
@@ -61,7 +61,10 @@ def _limit_conditioning(covariance: Matrix) -> Scalar:
 
 @eqx.filter_jit
 def _rates(task: Task, prompts: Task) -> dict[str, Array]:
-    """(risk - its limit)/E y^2 times M at a large M, and times N^2 at a large N. Both tend to constants."""
+    """The constants c_M and c_N of risk ~ limit + E y^2 (c_M/M + c_N/N^2), estimated at M = 1e6 and at N = 1e4.
+
+    **Arguments:** task: gives the covariance in training; prompts: the prompts of the test.
+    """
     trained, size = limit(_at_infinity(task.covariance)), zero_predictor_error(prompts)
     limit_risk = risk(trained, prompts, jnp.inf)
     test = risk(trained, prompts, 1e6) - limit_risk
@@ -70,7 +73,7 @@ def _rates(task: Task, prompts: Task) -> dict[str, Array]:
 
 
 def noisy_rates(loss: LinearAttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The rates in 1/M and 1/N^2 on prompts with a label noise of 1/2."""
+    """The constants of `_rates` on prompts with a label noise of 1/2."""
     return _rates(loss.task, _at_infinity(loss.task.covariance, label_noise=0.5))
 
 
@@ -119,7 +122,7 @@ def _query_covariances(covariance: Matrix) -> Float[Array, "K d d"]:
 
 
 def query_rates(loss: LinearAttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The rates in 1/M and 1/N^2 on queries along the smallest eigenvector."""
+    """The constants of `_rates` on prompts whose queries are along the smallest eigenvector."""
     queries = _query_covariances(loss.task.covariance)[1]
     return _rates(loss.task, _at_infinity(loss.task.covariance, query_covariance=queries))
 
@@ -150,7 +153,12 @@ def _nothing(queries: Array, means: Array, inverse: Matrix) -> Array:
 
 
 def _on_queries_orthogonal_to(task: Task, transform: Callable[[Matrix], Matrix]) -> Comparison:
-    """Predictions compared with zero, on queries orthogonal to the transformed x_i. They exist because M < d."""
+    """Compares predictions with zero, on queries orthogonal to transformed covariates x_i.
+
+    The prompts have M < d examples, so that such queries exist. At d = 1 nothing is promised.
+
+    **Arguments:** transform: Gamma -> the (d, d) matrix that is applied to each x_i.
+    """
     d = task.dimension
     if d == 1:
         nothing = equal(jnp.zeros(1), 0.0, 1.0)

@@ -1,8 +1,8 @@
 """zhang2023's section 4.3, prompts with random covariances: Theorem 4.5, (4.13) and its mean, and Figure 1.
 
-The covariance Lambda_new of a prompt is random, and its query x is drawn from N(0, Lambda_new). So the query carries
-information about Lambda_new, and the mean given the query contains E[Lambda_new | x], not E[Lambda_new]. From Figure 1,
-the curves of linear attention and least squares are judged, at their exact values.
+The covariance Lambda_new of a prompt is random, and its query x is drawn from N(0, Lambda_new). So the query
+carries information about Lambda_new, and the mean given the query contains E[Lambda_new | x], not E[Lambda_new]. Of
+the curves of Figure 1, those of linear attention and least squares are judged, at their exact values.
 """
 
 from collections.abc import Callable
@@ -155,7 +155,10 @@ def random_prediction(loss: Loss) -> Comparison:
 
 
 def _cases(d: int) -> tuple[Float[Array, "K d"], Float[Array, "K d"]]:
-    """Queries (K, d), whose coordinates have equal or different sizes, and a weight (K, d) for each."""
+    """Queries (K, d) and a weight w for each, (K, d).
+
+    In all queries but the last the coordinates are equal. In the last they have different sizes and signs.
+    """
     signs = jnp.where(jnp.arange(d) % 2 == 0, 1.0, -1.0)
     sizes = jnp.asarray(_QUERIES)
     mixed = sizes[jnp.arange(d) % sizes.size] * signs
@@ -165,10 +168,10 @@ def _cases(d: int) -> tuple[Float[Array, "K d"], Float[Array, "K d"]]:
 
 
 def _on_average(loss: Loss, trajectory: Trajectory, factors: Callable[[Array], Array]) -> Comparison:
-    """E[yhat | x_query, w] at the limit of the flow, and at its end, compared with sum_i f(x_i) w_i x_i.
+    """Compares E[yhat | x_query, w] with sum_i f(x_i) w_i x_i, at the limit of the flow and at its end.
 
-    With T = u_{-1} U11 this mean is w^T E[Lambda | x] T x. If the remaining path has length r, T changes by at most r
-    (|u_{-1}| + |U11|_F) + r^2.
+    Here x = x_query, and ``factors`` is f. With T = u_{-1} U11 the mean is w^T E[Lambda | x] T x. If the remaining
+    path has length r, T changes by at most r (|u_{-1}| + |U11|_F) + r^2.
     """
     law = loss.task.law
     assert isinstance(law, DiagonalLaw), "the setting of the claim"
@@ -189,10 +192,12 @@ def _on_average(loss: Loss, trajectory: Trajectory, factors: Callable[[Array], A
 
 
 def factors_at_the_end(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """Three kinds of factors at the end of the flow.
+    """Three kinds of factors between predictions and labels at the end of the flow.
 
-    The first is E[yhat | x_query, w]/<w, x_query> for queries with equal coordinates and w = (1, .., 1). The second is
-    the same with E[Lambda] in place of E[Lambda | x_query]. The third is E[yhat y_query]/E[y_query^2].
+    - factor_at_0.1, factor_at_1, factor_at_3: E[yhat | x_query, w]/<w, x_query> for a query with all coordinates
+      equal to the number in the name, and w = (1, .., 1).
+    - factor_of_a_foreign_query: this ratio with E[Lambda] in place of E[Lambda | x_query].
+    - factor_over_queries: E[yhat y_query]/E[y_query^2].
     """
     law, d = loss.task.law, loss.task.dimension
     assert isinstance(law, DiagonalLaw), "the setting of the claim"
@@ -234,19 +239,22 @@ _LAGUERRE = 3  # nodes: exact to degree 5 in a variance, in which a risk is cubi
 
 
 def normalised_risk(loss: RandomCovarianceLoss, scale: float, test_length: Array | float) -> Array:
-    """The risk of the limit (4.12) on prompts with covariance c Lambda_tau, over the risk of predicting zero."""
+    """The risk of the limit (4.12) on prompts with covariance c Lambda_tau, divided by the risk of predicting zero.
+
+    **Arguments:** scale: c; test_length: M.
+    """
     test = RandomCovarianceRegression(loss.task.law.scaled(scale), loss.task.context_length)
     return risk(balanced_minimum(loss.structure), test, test_length) / zero_predictor_error(test)
 
 
 @eqx.filter_jit
 def literal_lines(loss: RandomCovarianceLoss) -> Array:
-    """The normalised risk at M = infinity for every scale, from predictions of the literal model alone.
+    """The normalised risk at M = infinity for every c in `SCALES`, from predictions of the literal model alone.
 
-    Given the variances, a cubature takes the mean over examples, queries and weights. Gauss-Laguerre rules then take
-    the mean over the variances. The risk at M = infinity and the error of predicting zero are sums over coordinates.
-    Both are computed on pairs of neighbouring coordinates and summed. Each coordinate is in two pairs, so the ratio is
-    right.
+    Given the variances, a cubature takes the mean over examples, queries and weights. Gauss-Laguerre rules then
+    take the mean over the variances. The risk at M = infinity and the error of predicting zero are both sums over
+    coordinates. For d >= 2 each is computed on every pair of neighbouring coordinates, and the results are added.
+    Every coordinate is in two pairs, so both sums are doubled and their ratio is right.
     """
     d, model = loss.task.dimension, balanced_minimum(loss.structure)
     width = min(d, 2)
@@ -274,7 +282,9 @@ def literal_lines(loss: RandomCovarianceLoss) -> Array:
 
 
 def dashed_constants(loss: RandomCovarianceLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """For each scale c, the dashed line, and the normalised risk of linear attention at N = M = 100."""
+    """The normalised risk of linear attention for each scale c, at M = infinity (the dashed line) and at N = M =
+    100.
+    """
     finite = RandomCovarianceLoss(RandomCovarianceRegression(loss.task.law, 100.0))
     lines = {f"dashed_c_{c:g}": normalised_risk(loss, c, jnp.inf) for c in SCALES}
     return lines | {f"at_100_c_{c:g}": normalised_risk(finite, c, 100.0) for c in SCALES}
@@ -302,9 +312,10 @@ def dashed_line(loss: RandomCovarianceLoss) -> Comparison:
 
 @eqx.filter_jit
 def _unseen(dimension: int) -> Array:
-    """E|w - w_M|^2 for w ~ N(0, I), where least squares finds w_M from M = 1, .., d random examples: (d,).
+    """E|w - w_M|^2 for w ~ N(0, I), at M = 1, .., d: (d,).
 
-    For the identity covariance it is d - M for every draw.
+    Here w_M is the least-squares estimate of w from M random examples without noise. The mean is d - M for every
+    draw of the examples.
     """
     inputs, identity = jax.random.normal(jax.random.key(0), (dimension, dimension)), jnp.eye(dimension)
 

@@ -32,7 +32,10 @@ _SURE, _POSSIBLE = 1e-12, 1e-14  # of the largest eigenvalue: one above it is su
 
 
 class _Sums(NamedTuple):
-    """Sums over the columns e of E. The terms are e e^T, (W^PV e)_{d+1} (e^T W^KQ e_query), and |e|^2."""
+    """Sums over the columns e of an embedding E.
+
+    gram: the sum of e e^T; attended: the sum of (W^PV e)_{d+1} (e^T W^KQ e_query); energy: the sum of |e|^2.
+    """
 
     gram: Float[Array, "rows rows"]
     attended: Float[Array, ""]
@@ -47,7 +50,7 @@ def _summed(columns: Float[Array, "n rows"], query: Array, W_PV: Array, W_KQ: Ar
 def _sums(
     task: LinearRegression, key: Array, W_PV: Float[Array, "rows rows"], W_KQ: Float[Array, "rows rows"]
 ) -> tuple[Float[Array, " d"], _Sums]:
-    """The query of a random prompt, and sums over all columns of its embedding (3.4)."""
+    """The query (d,) of a random prompt, and the sums over all columns of its embedding (3.4)."""
     root, d = jnp.linalg.cholesky(task.covariance), task.dimension
     weight, normal = jax.random.normal(key, (2, d))
     query = root @ normal
@@ -104,7 +107,7 @@ def quadratic_form(loss: LinearAttentionLoss, start: PyTree) -> Comparison:
 
 
 def _negative_eigenvalues(loss: LinearAttentionLoss) -> tuple[Array, Array]:
-    """The number of negative eigenvalues of H on each random prompt, and the uncertainty of this number."""
+    """The number of negative eigenvalues of H on each random prompt, and the uncertainty of each number."""
     if not can_be_drawn(loss.task):
         return jnp.zeros(1), jnp.zeros(1)
     return _count(loss.task)
@@ -126,7 +129,7 @@ def _count(task: LinearRegression) -> tuple[Array, Array]:
 
 
 def counts(loss: LinearAttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The smallest number of negative eigenvalues found, and the paper's number."""
+    """The smallest number of negative eigenvalues of H on the random prompts, and the paper's number d + 1."""
     count, _ = _negative_eigenvalues(loss)
     return {"fewest_negative_eigenvalues": jnp.min(count), "d_plus_one": jnp.asarray(loss.task.dimension + 1.0)}
 
@@ -160,7 +163,7 @@ Loss = LinearAttentionLoss
 
 
 class Matrices(NamedTuple):
-    """The matrices Lambda, Gamma Lambda and Lambda^2."""
+    """The matrices in the equations of section 5. Lambda: the covariance; left: Gamma Lambda; square: Lambda^2."""
 
     Lambda: Matrix
     left: Matrix
@@ -174,7 +177,7 @@ def matrices(loss: Loss) -> Matrices:
 
 
 def printed_field(of: Matrices, model: LinearAttention) -> tuple[Array, Array, Array]:
-    """The right-hand sides of (5.4), and the size of their terms."""
+    """The right-hand sides of (5.4), dU11/dt (d, d) and du_{-1}/dt, and the sum of the norms of their terms."""
     U, u, drive = model.U11, model.u_minus1, of.square
     attraction = of.left @ U @ of.Lambda
     dU = -(u**2) * attraction + u * drive
@@ -204,7 +207,10 @@ def dynamics(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def printed_loss(of: Matrices, model: LinearAttention) -> Array:
-    """The loss (5.5), repeated as (A.11)."""
+    """The loss (5.5), repeated as (A.11): u^2/2 tr(Gamma Lambda U Lambda U^T) - u tr(Lambda^2 U^T).
+
+    Here U = U11 and u = u_{-1}.
+    """
     U, u = model.U11, model.u_minus1
     return u**2 / 2 * jnp.sum((of.left @ U @ of.Lambda) * U) - u * jnp.sum(of.square * U)
 
@@ -241,7 +247,7 @@ def _mu(loss: Loss, trajectory: Trajectory) -> Array:
 
 
 def pl_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The mu of (5.7), and the largest mu for which the inequality holds along the flow."""
+    """The mu of (5.7), and the largest mu for which the PL inequality (5.8) holds along the flow."""
     return {"mu": _mu(loss, trajectory), "sharp_mu": sharp_constant(trajectory)}
 
 
@@ -252,7 +258,12 @@ def pl(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def rate_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The mu of (5.7), the largest rate for which the bound holds along the flow, and the local rate at the limit."""
+    """The constants of the exponential bound on the excess.
+
+    - mu: the rate of (5.7).
+    - sharp_mu: the largest rate for which the bound holds along the flow.
+    - local_rate: the rate of decay of the excess near the limit.
+    """
     elapsed = jnp.where(trajectory.t > 0, trajectory.t, 1.0)
     rates = jnp.where(trajectory.t > 0, decayed(trajectory) / elapsed, jnp.inf)
     return {
@@ -269,7 +280,7 @@ def rate(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 def tends_to_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The limit and the end of the flow, compared with (5.9)."""
+    """Compares the limit and the end of the flow with (5.9)."""
     inverse = jnp.linalg.inv(loss.task.gamma())
     u = jnp.sqrt(jnp.linalg.norm(inverse))
     return distance_to_limit(loss, trajectory, LinearAttention(inverse / u, u))

@@ -1,4 +1,4 @@
-"""Problems for zhang2025's statements."""
+"""The problems on which zhang2025's claims are judged."""
 
 from typing import Any
 
@@ -11,7 +11,11 @@ WIDE = {"dimension": 5, "condition": 100.0, "rotation_seed": 1}
 def heads(
     name: str, covariance: Any, N: Any, init: Document | None = None, keys: str = "merged", **model: Any
 ) -> Document:
-    """A problem: heads of linear attention on prompts with a given covariance and N."""
+    """The document of a problem with heads of linear attention.
+
+    **Arguments:** covariance, N: of the prompts; init: default random weights of scale 0.1; keys: "merged" or
+    "separate"; model: further entries of the model's table.
+    """
     return {
         "name": name,
         "task": {"covariance": covariance, "context_length": N},

@@ -57,7 +57,9 @@ def blocks(loss: AttentionLoss, start: PyTree) -> Comparison:
 
 
 def _on_the_minimum(loss: AttentionLoss, start: MergedHeads) -> MergedHeads:
-    """Random weights on the manifold (9b). The last head completes the sum, with v = 1."""
+    """Random weights on the manifold (9b), which fixes the sum of v_i U_i. The last head has v = 1, and its U gives
+    that sum.
+    """
     drawn, best = setting.drawn_like(start), setting.learned(loss.task, jnp.ones(loss.task.dimension))
     v = drawn.v.at[-1].set(1.0)
     rest = best - jnp.tensordot(v[:-1], drawn.U[:-1], 1)
@@ -84,7 +86,7 @@ def fixed_points(loss: AttentionLoss, start: MergedHeads) -> Comparison:
 
 
 def _idle(loss: AttentionLoss, start: MergedHeads) -> MergedHeads:
-    """Weights with v = 0 and random U_i with <U_i, Lambda^2> = 0. There (8) is zero."""
+    """Weights with v = 0 and random U_i with <U_i, Lambda^2> = 0, where the gradient is zero."""
     drawn, square = setting.drawn_like(start), loss.task.covariance @ loss.task.covariance
     along = jnp.einsum("hij,ij->h", drawn.U, square) / jnp.sum(square**2)
     U = drawn.U - along[:, None, None] * square[None]
@@ -128,7 +130,10 @@ def two_functions(loss: AttentionLoss, start: PyTree) -> Comparison:
 
 
 def _fixed_point(loss: AttentionLoss, model: MergedHeads) -> MergedHeads:
-    """A zero of the gradient found from a model, or the weights after at most a thousand steps towards one."""
+    """A zero of the gradient, found by the Levenberg-Marquardt method from a model.
+
+    If a thousand steps do not reach a zero, the weights after the last step.
+    """
 
     def slope(weights: tuple[Array, Array], _: None) -> tuple[Array, Array]:
         found = loss.gradient(with_weights(model, dict(zip(("v", "U"), weights, strict=True))))
@@ -205,15 +210,15 @@ def regression(loss: AttentionLoss, start: MergedHeads) -> Comparison:
 
 
 def small(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
-    """The paper's "small": the weights have at most a thousandth of their size at the end."""
+    """The weights at the start are "small", as the paper says: at most a thousandth of their size at the end."""
     end = jnp.sqrt(jnp.linalg.norm(setting.learned(loss.task, jnp.ones(loss.task.dimension))))
     return [hypothesis("|weights|, relative to those at the end", setting.size(start) / end, "<=", 1e-3)]
 
 
 def first_rate(loss: AttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The rate |Lambda^2|_F, and the escape time over its prediction ln(1/w_init)/|Lambda^2|_F.
+    """The rate |Lambda^2|_F, and the ratio of the escape time to its prediction ln(1/w_init)/|Lambda^2|_F.
 
-    The loss has fallen by a hundredth at the escape time. w_init is the norm of all value weights at the start.
+    At the escape time the loss has fallen by a hundredth. w_init is the norm of all value weights at the start.
     """
     rate = jnp.linalg.norm(loss.task.covariance @ loss.task.covariance)
     early = trajectory.loss >= 0.99 * trajectory.loss[0]

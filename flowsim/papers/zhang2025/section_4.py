@@ -43,9 +43,9 @@ def network(loss: AttentionLoss, start: PyTree) -> Comparison:
 
 
 def _equations(loss: AttentionLoss, start: SeparateHeads, transposed: bool) -> Comparison:
-    """The right sides of (14) equal minus the gradient, at standard normal weights.
+    """Compares the right-hand sides of (14) with minus the gradient, at standard normal weights.
 
-    transposed: whether (14c) has the transpose of the sum over heads.
+    **Arguments:** transposed: whether to use the transpose of the sum over heads in (14c).
     """
     model, task = setting.drawn_like(start), loss.task
     Lambda, total = task.covariance, model.readout
@@ -92,7 +92,10 @@ def second_moment(loss: AttentionLoss) -> Comparison:
 
 
 def _fixed(loss: AttentionLoss, start: SeparateHeads) -> tuple[np.ndarray, list[SeparateHeads]]:
-    """The sets of `subsets` that heads of this shape can learn, and for each set heads that have learned it."""
+    """The sets of eigenvectors that heads of this shape can learn, and for each set heads that have learned it.
+
+    The sets are those of `subsets` with at most `rank` members, as rows of an array (sets, d).
+    """
     chosen = setting.subsets(loss.task.dimension, start.rank)
     return chosen, [start.of_readout(setting.learned(loss.task, jnp.asarray(ones)), start.w) for ones in chosen]
 
@@ -184,9 +187,11 @@ def scalar_equation(loss: AttentionLoss, flow: Trajectory) -> Comparison:
 
 
 def small_and_apart(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
-    """The paper's "small" and "distinct eigenvalues", and at least D heads of rank one.
+    """The start is "small" and has at least D heads of rank one, and the eigenvalues are "distinct", as the paper
+    says.
 
-    Each weight is at most 1e-3 of the weights at the end, and the ratios of successive eigenvalues are at least 1.5.
+    Each weight is at most 1e-3 of the weights at the end, and the ratios of successive eigenvalues are at least
+    1.5.
     """
     values, _ = setting.spectrum(loss.task)
     end = jnp.cbrt(1 / (values[0] * setting.inflation(values, 1 / loss.task.context_length)[0]))

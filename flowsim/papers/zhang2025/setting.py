@@ -1,7 +1,8 @@
-"""The setting of zhang2025's claims: prompts and layers, the loss by separate moments, and the sets of fixed points.
+"""The setting of zhang2025's claims: prompts and layers, the loss by separate moments, and the sets of fixed
+points.
 
-The paper's loss has no factor 1/2, but its flow is d/dt = -(1/2) grad of this loss. So its time is the time of our
-flows.
+The paper's loss has no factor 1/2, but its flow is d/dt = -(1/2) grad of this loss. So the paper's time is that of
+the flows here.
 """
 
 import math
@@ -28,7 +29,8 @@ LabelHeads = MergedHeads | SeparateHeads
 def plain(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """None in the setting of sections 2 to 5, otherwise the unmet hypothesis.
 
-    The setting is w ~ N(0, I), contexts of one length, no label noise and no guess.
+    In that setting w ~ N(0, I), all contexts have one length, labels have no noise, and the guess that the heads
+    are added to is zero and not trained.
     """
     return None if _is_plain(loss, ()) else unmet("w ~ N(0, I), one context length, no label noise and no guess")
 
@@ -75,7 +77,10 @@ def spectrum(task: LinearRegression) -> tuple[Float[Array, " d"], Float[Array, "
 
 
 def inflation(values: Float[Array, " d"], inverse_length: Scalar) -> Float[Array, " d"]:
-    """The ratio 1 + (1 + tr(Lambda)/lambda)/N of E[Lambdahat^2] to Lambda^2 along each eigenvector."""
+    """The ratio of E[Lambdahat^2] to Lambda^2 along each eigenvector: 1 + (1 + tr(Lambda)/lambda)/N.
+
+    **Arguments:** values: the eigenvalues lambda; inverse_length: 1/N.
+    """
     return 1 + (1 + jnp.sum(values) / values) * inverse_length
 
 
@@ -86,7 +91,10 @@ def learned(task: LinearRegression, chosen: Float[Array, " d"]) -> Matrix:
 
 
 def level(task: LinearRegression, chosen: Float[Array, " d"]) -> Scalar:
-    """The paper's loss at `learned`: tr(Lambda) - sum over the chosen of lambda (1 + (1 + tr(Lambda)/lambda)/N)^-1."""
+    """The paper's loss at the readout `learned`.
+
+    It is tr(Lambda) minus the sum of lambda (1 + (1 + tr(Lambda)/lambda)/N)^-1 over the chosen eigenvalues lambda.
+    """
     values, _ = spectrum(task)
     return jnp.sum(values) - jnp.sum(chosen * values / inflation(values, 1 / task.context_length))
 
@@ -102,10 +110,10 @@ def squared_error(covariance: Matrix, length: Scalar, readout: Matrix) -> Scalar
 
 
 def subsets(d: int, most: int) -> Float[np.ndarray, "sets d"]:
-    """Sets of at most ``most`` of d eigenvectors, each a row with ones for its members.
+    """Sets of at most ``most`` of d eigenvectors. Each set is a row with ones for its members.
 
-    For d <= 6 they are all such sets. Otherwise they are taken from 64 random sets and the sets of the first m
-    eigenvectors, m = 0, .., d.
+    For d <= 6 the rows are all these sets. Otherwise they are those among 64 random sets and the sets of the first
+    m eigenvectors, m = 0, .., d.
     """
     if d <= 6:
         found = (np.arange(2**d)[:, None] >> np.arange(d)) & 1
@@ -116,7 +124,9 @@ def subsets(d: int, most: int) -> Float[np.ndarray, "sets d"]:
 
 
 def drawn_like(model: Heads) -> Heads:
-    """Heads of the same shapes and guess with standard normal weights, which depend only on the shapes."""
+    """The heads with all weights except the guess replaced by standard normal numbers, which depend only on the
+    shapes.
+    """
     leaves, structure = jax.tree.flatten(model)
     rng = np.random.default_rng([7, *np.concatenate([np.shape(leaf) for leaf in leaves]).astype(int)])
     # The guess is zero, and comes last.
