@@ -46,16 +46,16 @@ def judge(
     checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> Verdicts:
-    """Judge claims along one flow, in the given order; see `check`.
+    """Judge claims along one flow or descent, in the given order; see `check`.
 
     **Arguments:**
 
     - claims: one claim or several, each a `Claim` or an id that `flowsim claims` lists. An id selects the claim in
       every form; the id of a statement with parts selects all its parts.
     - loss: the loss.
-    - trajectory: a flow of the loss.
-    - checkpoint: a folder for finished chunks of the more accurate solves.
-    - progress: whether to show a bar for each of these solves.
+    - trajectory: a flow or a descent of the loss.
+    - checkpoint: a folder for finished chunks of the more accurate solves with which `check` measures errors.
+    - progress: whether to show a progress bar for each of these solves.
 
     **Raises:** `ValueError` with the nearest id if there is no such claim, and the errors of `check`.
     """
@@ -79,8 +79,9 @@ def columns_of(loss: Any, run: Trajectory) -> dict[str, Array]:
 
 
 def constants_of(problem: Problem) -> dict[str, float]:
-    """The predicted constants for a problem's flow, by name. If no paper predicts the flow: the minimum of the
-    loss.
+    """The predicted constants for a problem's flow, by name.
+
+    If no paper predicts the flow, the minimum of the loss is the only constant.
     """
     predicted = predictions_of(problem)
     return {"minimum": float(problem.loss.minimum)} if predicted is None else dict(predicted.constants)

@@ -138,8 +138,9 @@ def _root(matrix: Matrix) -> Matrix:
 def _residuals(loss: Loss, flow: Trajectory) -> tuple[Array, Array]:
     """The squared residual of (A.15) at each point of a flow, and the size of its terms, (T,) each.
 
-    With u = u_{-1}, it is |Gamma Lambda^{1/2} (u Lambda^{1/2} U11 Lambda^{1/2} - Lambda Gamma^-1)
-    Lambda^{1/2}|_F^2.
+    With u = u_{-1}, the residual is
+
+    |Gamma Lambda^{1/2} (u Lambda^{1/2} U11 Lambda^{1/2} - Lambda Gamma^-1) Lambda^{1/2}|_F.
     """
     Lambda, Gamma = loss.task.covariance, loss.task.gamma()
     root = _root(Lambda)

@@ -51,8 +51,7 @@ def matrix_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array, Arra
 
 
 def _field_gap(loss: Loss, model: LinearAttention, field: tuple[Array, Array]) -> Array:
-    """The distance between a printed right-hand side (dU11/dt, du_{-1}/dt) and minus the gradient of the exact
-    loss.
+    """The distance between a printed field (dU11/dt, du_{-1}/dt) and minus the gradient of the exact loss.
 
     The gradient is with respect to all weights. The printed derivatives of u12 and u21 are zero.
     """

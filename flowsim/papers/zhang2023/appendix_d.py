@@ -22,7 +22,7 @@ from flowsim.tasks import LinearRegression
 Matrices = Float[Array, "n rows columns"]
 
 _DRAWN = 16
-# Pairs surely commute where |AB - BA| is below the first times |A| |B|, and surely do not where it is above the second.
+# A and B surely commute if |AB - BA|/(|A| |B|) is at most the first number, and surely do not if above the second.
 _COMMUTE, _DO_NOT = 1e-12, 1e-6
 
 

@@ -34,8 +34,9 @@ class AssumptionValues(NamedTuple):
     u21: Scalar | float
 
     def hypotheses(self, mean: bool = False) -> list[Hypothesis]:
-        """The parts of the assumption as hypotheses. ``mean``: whether Lambda is random, so that one part names
-        E[Lambda].
+        """The parts of the assumption as hypotheses.
+
+        **Arguments:** mean: whether covariances are random, so that the name of a part has E[Lambda] for Lambda.
         """
         theta_lambda = "Theta E[Lambda]" if mean else "Theta Lambda"
         return [
@@ -107,7 +108,10 @@ def u_lower_bound_sq(task: LinearRegression, start: LinearAttention) -> Scalar:
 
 
 def limit(task: LinearRegression) -> LinearAttention:
-    """The limit: u_{-1} = |Gamma^-1|_F^{1/2}, U11 = |Gamma^-1|_F^{-1/2} Gamma^-1. **Source:** zhang2023 (5.9)."""
+    """The limit of the flow: u_{-1} = |Gamma^-1|_F^{1/2} and U11 = |Gamma^-1|_F^{-1/2} Gamma^-1.
+
+    **Source:** zhang2023 (5.9).
+    """
     return balanced_minimum(LinearAttentionLoss(task).structure)
 
 
@@ -162,15 +166,19 @@ _LOOKED_AT = (1e-3, 30.0, 32)  # where a law is compared with Exponential(1)
 
 
 def one_covariance(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None if every prompt has the same covariance, as outside section 4.3 and appendix C. Otherwise the unmet
-    hypothesis.
+    """None if every prompt has the same covariance, as in all parts of the paper but section 4.3 and appendix C.
+
+    Otherwise the unmet hypothesis.
     """
     fixed = isinstance(loss, LinearAttentionLoss)
     return None if fixed else unmet("one covariance for all prompts")
 
 
 def random_covariances(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None if every prompt has a random covariance of any law, as in Lemma C.1. Otherwise the unmet hypothesis."""
+    """None if every prompt has a random covariance of any law, as in Lemma C.1.
+
+    Otherwise the unmet hypothesis.
+    """
     drawn = isinstance(loss, RandomCovarianceLoss)
     return None if drawn else unmet("a covariance drawn anew for every prompt")
 
@@ -185,7 +193,7 @@ def independent_variances(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def assumption(loss: LinearAttentionLoss | RandomCovarianceLoss, start: LinearAttention) -> list[Hypothesis]:
-    """Assumption 3.3."""
+    """The parts of Assumption 3.3 as hypotheses."""
     return assumption_3_3(loss.task, start)
 
 
@@ -200,12 +208,12 @@ def assumption_and_random_scale(loss: RandomCovarianceLoss, start: LinearAttenti
 
 
 def isotropic(loss: LinearAttentionLoss, start: LinearAttention) -> list[Hypothesis]:
-    """The variance is the same in all directions, as in the panel of Figure 1."""
+    """The hypothesis that the variance is the same in all directions, as in the panel of Figure 1."""
     return [agrees("lambda_max/lambda_min = 1", loss.eigenvalues[-1] / loss.eigenvalues[0], 1.0)]
 
 
 def exponential_and_long(loss: RandomCovarianceLoss, start: LinearAttention) -> list[Hypothesis]:
-    """The variances are Exponential(1), and N is infinite, which stands for the limit N -> infinity.
+    """The hypotheses that variances are Exponential(1) and that N is infinite, in place of N -> infinity.
 
     The distribution function of each variance is compared with 1 - e^{-x} at 32 points.
     """

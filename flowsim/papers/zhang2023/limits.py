@@ -24,12 +24,12 @@ from flowsim.tasks import LinearRegression
 
 Loss = LinearAttentionLoss | RandomCovarianceLoss
 
-# The end of a flow is compared with a limit only where the path still to go is at most this part of the weights' norm.
+# The end of a flow is compared with a limit only if the remaining path is short, relative to the weights.
 _SHORT = 1e-4
 
 
 def limit_of_flow(loss: Loss, trajectory: Trajectory) -> tuple[LinearAttention, Float[Array, ""]]:
-    """The proved limit of the flow, and its uncertainty: zero, or infinity where no limit is proved."""
+    """The limit of the flow, and its uncertainty: zero if the limit is proved, otherwise infinite."""
     if (known := known_limit(trajectory)) is not None:
         return known, jnp.zeros(())
     arrowhead = loss.structure
@@ -75,7 +75,7 @@ def _whitened(task: LinearRegression) -> tuple[Matrix, Matrix]:
 
 
 def literal_loss(task: LinearRegression, V: Matrix) -> Scalar:
-    """The loss (1/2) E(yhat - y)^2 - tr(Lambda)/2 for yhat = w^T Lambdahat V x_query.
+    """The loss (1/2) E(yhat - y)^2 - tr(Lambda)/2 of the prediction yhat = w^T Lambdahat V x_query.
 
     It is (1/2) tr(B^T K B) - tr(L^T L B^T) with B = L^T V L, and with the L and K of `_whitened`.
     """
@@ -96,9 +96,7 @@ def minimiser(task: LinearRegression) -> tuple[Matrix, Scalar]:
 
 
 def whitening(task: LinearRegression) -> Scalar:
-    """The factor d kappa by which whitening magnifies rounding errors, where kappa is the condition number of
-    Lambda.
-    """
+    """The factor d kappa by which whitening magnifies rounding errors. kappa is the condition number of Lambda."""
     values = jnp.linalg.eigvalsh(task.covariance)
     return task.dimension * values[-1] / values[0]
 
@@ -106,8 +104,8 @@ def whitening(task: LinearRegression) -> Scalar:
 def limit_is_a_minimum(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
     """Compares the loss at the limit of the flow with the minimum of the loss over all weights.
 
-    The minimum is computed at u12 = u21 = 0. Other u12 and u21 cannot lower it: they only change V and add a
-    square.
+    The minimum is computed at u12 = u21 = 0. Other u12 and u21 cannot lower it: they only add u12 u21^T to V, and a
+    square to the loss.
     """
     limit, doubt = limit_of_flow(loss, trajectory)
     minimum = minimiser(loss.task)[1]

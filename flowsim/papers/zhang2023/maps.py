@@ -1,6 +1,4 @@
-"""The columns that zhang2023 adds to every map: the margins of its lemmas along a flow, its conditions and
-constants.
-"""
+"""The columns that zhang2023 adds to every map: margins of its lemmas along a flow, conditions and constants."""
 
 from typing import NamedTuple
 

@@ -1,6 +1,4 @@
-"""zhang2023's predictions for a start, computed by formulas without integration, and its curves and captions of
-figures.
-"""
+"""zhang2023's predictions for a start by formulas, without integration, and its curves and captions of figures."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""The problems on which zhang2023's claims are judged. Each is one on which a claim could fail."""
+"""The problems on which zhang2023's claims are judged, each chosen as one on which a claim could fail."""
 
 from typing import Any
 

@@ -29,7 +29,10 @@ _LONGEST = 2.0**53
 
 
 def sufficient_test_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
-    """The test length M = 2 (d+1) tr(Lambda)/epsilon, not rounded, which suffices for a risk of epsilon.
+    """The test length M = 2 (d+1) tr(Lambda)/epsilon, not rounded.
+
+    With `sufficient_context_length` it suffices for a risk of epsilon: each of the two terms of `averaged_bounds`
+    is then epsilon/2.
 
     **Source:** zhang2023, Corollary 4.3.
     """
@@ -39,7 +42,7 @@ def sufficient_test_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
 def sufficient_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
     """The training length N = sqrt(2 (1 + 2d + d^2 kappa) tr(Lambda)) epsilon^{-1/2}, not rounded.
 
-    It suffices for a risk of epsilon, since the last term of `averaged_bounds` is then epsilon/2.
+    With this N the last term of `averaged_bounds` is epsilon/2.
 
     **Source:** zhang2023, Corollary 4.3, with the root as in its derivation; see `printed_context_length`.
     """

@@ -1,5 +1,4 @@
-"""New prompts for the limit (4.1): the laws, weights and draws on which zhang2023's section 4 is judged, and the
-risks.
+"""New prompts for the limit (4.1): the laws, weights and draws on which zhang2023's section 4 is judged.
 
 The claims about risks are about a task alone: there is no flow. A claim about all w, laws, lengths or prompts is
 judged on those in this file. They include hard cases: weights along the smallest eigenvector, a single example, and
@@ -73,8 +72,7 @@ def drawn_prompts(task: Task, length: int) -> tuple[Array, Array, Array]:
 
 
 def predicted(task: Task, inputs: Array, queries: Array, weights: Array, expected: Callable) -> Comparison:
-    """Compares the literal model's predictions at the limit (4.1), on prompts with y_i = <w, x_i>, with expected
-    ones.
+    """Compares predictions of the literal model at the limit (4.1) with expected ones, on prompts y_i = <w, x_i>.
 
     **Arguments:** inputs, queries, weights: as returned by `drawn_prompts`; expected: (x_query, S w, Gamma^-1) ->
     predictions (P,), with S = (1/M) sum x_i x_i^T.
@@ -90,7 +88,7 @@ def predicted(task: Task, inputs: Array, queries: Array, weights: Array, expecte
 
 
 def two_routes(model: LinearAttention, task: Task) -> Route:
-    """A function of M that returns the risk on prompts of a task, computed in one or two ways: (routes,).
+    """A function of M that returns the risk on prompts of a task, computed in one or two ways, (routes,).
 
     The first is the package's formula. For d <= 4 the second is the risk of the literal model by cubature.
     """
@@ -98,8 +96,7 @@ def two_routes(model: LinearAttention, task: Task) -> Route:
 
 
 def polynomial_routes(model: LinearAttention, law: JointLaw, terms: dict[str, Array]) -> Route:
-    """A function of M that returns the risk on prompts with polynomial labels, computed in one or two ways:
-    (routes,).
+    """A function of M that returns the risk for polynomial labels, computed in one or two ways, (routes,).
 
     The first is the package's formula. For d <= 4 the second is the risk of the literal model by cubature.
 

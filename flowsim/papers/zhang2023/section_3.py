@@ -42,7 +42,7 @@ def _matrix_output(E: Tokens, W_PV: Weights, W_KQ: Weights) -> Array:
 
 
 def _last_row(E: Tokens, W_PV: Weights, W_KQ: Weights) -> Array:
-    """(3.6), which uses only the last row of W^PV and the first d columns of W^KQ."""
+    """The prediction by (3.6), which uses only the last row of W^PV and the first d columns of W^KQ."""
     return W_PV[-1] @ (E @ E.T / (E.shape[1] - 1)) @ W_KQ[:, :-1] @ E[:-1, -1]
 
 
@@ -139,7 +139,7 @@ INDEFINITE = _easy_from("d = 3, balanced but indefinite", kind="balanced-indefin
 
 
 def all_but(*left_out: str) -> Callable[[Loss, LinearAttention], list[Hypothesis]]:
-    """A function that returns the parts of Assumption 3.3, without the parts of the given names."""
+    """A function that returns the parts of Assumption 3.3 except those with the given names."""
 
     def hypotheses(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
         return [condition for condition in assumption_3_3(loss.task, start) if condition.name not in left_out]
@@ -148,7 +148,7 @@ def all_but(*left_out: str) -> Callable[[Loss, LinearAttention], list[Hypothesis
 
 
 def blocks_not_zero(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
-    """Assumption 3.3, except that u12(0) or u21(0) is not zero."""
+    """The hypotheses of Assumption 3.3, with u12(0) = u21(0) = 0 replaced by |u12(0)| + |u21(0)| > 0."""
     *kept, u12, u21 = assumption_3_3(loss.task, start)
     return [*kept, hypothesis("|u12(0)| + |u21(0)| > 0", u12.value + u21.value, ">", 0.0)]
 

@@ -121,9 +121,10 @@ def _training_part(covariance: Matrix, weight: Vector, readout: Matrix) -> Scala
 def nonlinear_risk(law: JointLaw, context_length: ArrayLike, test_length: ArrayLike) -> tuple[Scalar, Scalar, Scalar]:
     """The three terms of (4.6): the best linear error, the term in 1/M and the term in 1/N^2.
 
-    Let a = Lambda^-1 E[xy] and let Sigma be the covariance of xy. The last two terms are tr(Sigma Gamma^-2
-    Lambda)/M and (|a|^2_{Gamma^-2 Lambda^3} + 2 tr(Lambda) |a|^2_{Gamma^-2 Lambda^2} + tr(Lambda)^2 |a|^2_{Gamma^-2
-    Lambda})/N^2.
+    Let a = Lambda^-1 E[xy], let Sigma be the covariance of xy, and let R = Gamma^-2 Lambda. The last two terms are
+
+    - tr(Sigma R)/M;
+    - (|a|^2_{R Lambda^2} + 2 tr(Lambda) |a|^2_{R Lambda} + tr(Lambda)^2 |a|^2_R)/N^2.
 
     **Arguments:** law: D, the law of (x, y); context_length: N; test_length: M.
 
@@ -136,7 +137,7 @@ def nonlinear_risk(law: JointLaw, context_length: ArrayLike, test_length: ArrayL
 
 
 def finite_training(loss: LinearAttentionLoss, start: LinearAttention) -> list[Hypothesis]:
-    """N is finite: at N = inf, Gamma = Lambda and both sides of the bounds are equal."""
+    """The hypothesis that N is finite. At N = inf, Gamma = Lambda and both sides of the bounds are equal."""
     return [hypothesis("N finite, so that Gamma > Lambda", loss.task.context_length, "<", jnp.inf)]
 
 

@@ -282,8 +282,9 @@ def literal_lines(loss: RandomCovarianceLoss) -> Array:
 
 
 def dashed_constants(loss: RandomCovarianceLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The normalised risk of linear attention for each scale c, at M = infinity (the dashed line) and at N = M =
-    100.
+    """The normalised risk of linear attention, for each scale c, at M = infinity and at N = M = 100.
+
+    The first is the dashed line of Figure 1.
     """
     finite = RandomCovarianceLoss(RandomCovarianceRegression(loss.task.law, 100.0))
     lines = {f"dashed_c_{c:g}": normalised_risk(loss, c, jnp.inf) for c in SCALES}

@@ -28,7 +28,7 @@ from flowsim.tasks import LinearRegression
 
 _PROMPTS = 64
 _TOKENS = 1024
-_SURE, _POSSIBLE = 1e-12, 1e-14  # of the largest eigenvalue: one above it is surely, or possibly, not zero
+_SURE, _POSSIBLE = 1e-12, 1e-14  # relative to the largest eigenvalue: a larger one is surely, or possibly, not zero
 
 
 class _Sums(NamedTuple):

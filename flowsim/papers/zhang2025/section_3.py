@@ -57,8 +57,9 @@ def blocks(loss: AttentionLoss, start: PyTree) -> Comparison:
 
 
 def _on_the_minimum(loss: AttentionLoss, start: MergedHeads) -> MergedHeads:
-    """Random weights on the manifold (9b), which fixes the sum of v_i U_i. The last head has v = 1, and its U gives
-    that sum.
+    """Random weights on the manifold (9b), which fixes the sum of v_i U_i.
+
+    The last head has v = 1, and its U gives the sum the required value.
     """
     drawn, best = setting.drawn_like(start), setting.learned(loss.task, jnp.ones(loss.task.dimension))
     v = drawn.v.at[-1].set(1.0)
@@ -173,7 +174,10 @@ def balance(flow: Trajectory) -> Comparison:
 
 
 def aligned(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
-    """Lambda is a multiple of I, and U_i = v_i I/sqrt(D). Small starts approach such U_i before the drop."""
+    """The hypotheses that Lambda is a multiple of I, and that U_i = v_i I/sqrt(D) for every head.
+
+    Small starts approach such U_i before the drop of the loss.
+    """
     d = loss.task.dimension
     off = jnp.linalg.norm(start.U - start.v[:, None, None] * jnp.eye(d)[None] / jnp.sqrt(float(d)))
     return [*setting.white(loss, start), agrees("|U_i - v_i I/sqrt(D)| = 0", off, 0.0, setting.size(start))]
@@ -210,7 +214,7 @@ def regression(loss: AttentionLoss, start: MergedHeads) -> Comparison:
 
 
 def small(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
-    """The weights at the start are "small", as the paper says: at most a thousandth of their size at the end."""
+    """The hypothesis that the start is "small": the norm of its weights is at most 1e-3 of that at the end."""
     end = jnp.sqrt(jnp.linalg.norm(setting.learned(loss.task, jnp.ones(loss.task.dimension))))
     return [hypothesis("|weights|, relative to those at the end", setting.size(start) / end, "<=", 1e-3)]
 

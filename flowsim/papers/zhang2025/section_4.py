@@ -153,7 +153,10 @@ def balance(flow: Trajectory) -> Comparison:
 
 
 def one_head(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
-    """One head of rank one with v = |k| = |q| > 0 and k = q = v e for an eigenvector e; the other heads are zero."""
+    """The hypotheses that one head of rank one is along an eigenvector and that the other heads are zero.
+
+    For the first head v = |k| = |q| > 0, and k = q = v e with an eigenvector e of Lambda.
+    """
     _, vectors = setting.spectrum(loss.task)
     k, q, v = start.k[0, 0], start.q[0, 0], start.v[0]
     rest = [jnp.sum(x[1:] ** 2) for x in (start.v, start.k, start.q)]
@@ -187,11 +190,10 @@ def scalar_equation(loss: AttentionLoss, flow: Trajectory) -> Comparison:
 
 
 def small_and_apart(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
-    """The start is "small" and has at least D heads of rank one, and the eigenvalues are "distinct", as the paper
-    says.
+    """The hypotheses that weights are "small" and eigenvalues "distinct", with at least D heads of rank one.
 
-    Each weight is at most 1e-3 of the weights at the end, and the ratios of successive eigenvalues are at least
-    1.5.
+    Small means that each weight is at most 1e-3 of the weights at the end. Distinct means that the ratios of
+    successive eigenvalues are at least 1.5.
     """
     values, _ = setting.spectrum(loss.task)
     end = jnp.cbrt(1 / (values[0] * setting.inflation(values, 1 / loss.task.context_length)[0]))

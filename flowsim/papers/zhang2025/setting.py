@@ -1,5 +1,4 @@
-"""The setting of zhang2025's claims: prompts and layers, the loss by separate moments, and the sets of fixed
-points.
+"""The setting of zhang2025's claims: prompts and layers, the loss by separate moments, and the fixed points.
 
 The paper's loss has no factor 1/2, but its flow is d/dt = -(1/2) grad of this loss. So the paper's time is that of
 the flows here.
@@ -55,17 +54,20 @@ def drawable(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def several_dimensions(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
-    """D >= 2. In one dimension every matrix equals its transpose, and <U_i, Lambda^2> = 0 only if U_i = 0."""
+    """The hypothesis that D >= 2.
+
+    In one dimension every matrix equals its transpose, and <U_i, Lambda^2> = 0 only if U_i = 0.
+    """
     return [hypothesis("D", float(loss.task.dimension), ">=", 2.0)]
 
 
 def infinite(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
-    """N = infinity, which stands for the limit N -> infinity."""
+    """The hypothesis that N = infinity, which stands for the limit N -> infinity."""
     return [hypothesis("N infinite", loss.task.context_length, ">=", jnp.inf)]
 
 
 def white(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
-    """Lambda is a multiple of I."""
+    """The hypothesis that Lambda is a multiple of I."""
     values, _ = spectrum(loss.task)
     return [agrees("lambda_max/lambda_min = 1", values[0] / values[-1], 1.0)]
 
@@ -124,9 +126,7 @@ def subsets(d: int, most: int) -> Float[np.ndarray, "sets d"]:
 
 
 def drawn_like(model: Heads) -> Heads:
-    """The heads with all weights except the guess replaced by standard normal numbers, which depend only on the
-    shapes.
-    """
+    """The heads with standard normal weights in place of all but the guess. The weights depend only on the shapes."""
     leaves, structure = jax.tree.flatten(model)
     rng = np.random.default_rng([7, *np.concatenate([np.shape(leaf) for leaf in leaves]).astype(int)])
     # The guess is zero, and comes last.
@@ -167,7 +167,7 @@ def attention(model: MergedHeads | SeparateHeads, prompt: Prompt) -> Float[Array
 def on_prompts(
     task: LinearRegression, model: LabelHeads, expected: Callable[[Float[Array, "n d d"]], Float[Array, " n"]]
 ) -> Comparison:
-    """The prediction of the layer on 16 random prompts equals ``expected`` of their cubic features.
+    """Compares the layer's predictions on 16 random prompts with ``expected`` of their cubic features.
 
     The cubic features of a prompt are the matrix (1/N) sum_n y_n x_n x_q^T.
     """

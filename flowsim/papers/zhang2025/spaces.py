@@ -1,4 +1,4 @@
-"""The problems that zhang2025's statements are about, as spaces to search."""
+"""The sets of problems that zhang2025's claims cover, as spaces to search for counterexamples."""
 
 from typing import Any
 
