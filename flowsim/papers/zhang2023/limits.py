@@ -24,7 +24,7 @@ from flowsim.tasks import LinearRegression
 
 Loss = LinearAttentionLoss | RandomCovarianceLoss
 
-# The end of a flow is compared with a limit only if the remaining path is short, relative to the weights.
+# The end of a flow is compared with a limit only if the remaining path, relative to the weights, is at most this.
 _SHORT = 1e-4
 
 

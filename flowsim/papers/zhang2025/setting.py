@@ -126,7 +126,7 @@ def subsets(d: int, most: int) -> Float[np.ndarray, "sets d"]:
 
 
 def drawn_like(model: Heads) -> Heads:
-    """The heads with standard normal weights in place of all but the guess. The weights depend only on the shapes."""
+    """The heads with standard normal weights except for the guess. These weights depend only on the shapes."""
     leaves, structure = jax.tree.flatten(model)
     rng = np.random.default_rng([7, *np.concatenate([np.shape(leaf) for leaf in leaves]).astype(int)])
     # The guess is zero, and comes last.
