@@ -23,7 +23,7 @@ def optimum(loss: setting.Loss) -> Comparison:
     A_{\mathrm{opt}}^{1/2} \Sigma^* A_{\mathrm{opt}}^{1/2} - I \rVert \le 4 \delta d^{1/(2L)}$, (23) and
     $u_{\mathrm{opt}} = 0$
 
-    The same bounds as Theorem 3.2, and (22), which is twice as sharp.
+    These are the bounds of Theorem 3.2 and (22), which is twice as sharp.
     """
     return joined(
         [setting.minimum_below(loss), setting.within(loss, 4.0), setting.within(loss, 8.0), setting.bias_is_zero(loss)]
@@ -37,8 +37,8 @@ def appendix_proximity(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\epsilon > 2 \delta$, $\mathcal{L}(A, 0) \le \epsilon^{2L} - \delta^{2L} (\epsilon + 2)^{2L}$ implies $(1 -
     c) A_{\mathrm{opt}} \preceq A \preceq (1 + c) A_{\mathrm{opt}}$, $c = 4 \epsilon + 16 \delta d^{1/(2L)}$
 
-    Judges both halves, along the flow and at drawn A, with the least epsilon that the loss allows; nothing is promised
-    where delta >= 1.
+    Both halves are judged, along the flow and at random A, with the least epsilon that the loss allows. Nothing is
+    promised where delta >= 1.
     """
     points, power = setting.everywhere(loss, flow), 2 * setting.loops(loss)
     # The bound is epsilon^{2L} times an increasing function, positive from some epsilon > 2 delta on if delta < 1.
@@ -70,8 +70,8 @@ def time_as_printed(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\xi \ge 2 (4 \delta)^{2L}$, $\mathcal{L}(A(t)) \le \xi$ from $t = (1/\xi)^{(L-1)/L}
     \bigl(\frac{16L}{L-1}\bigr)^{(L-1)/(2L-1)}$ on
 
-    The statement drops the condition Sigma* = I of Theorem 3.3 and fails without it: the flow at Sigma* = s I is that
-    at I with its speed multiplied by s^2. It also fails at I, as Theorem 3.3 does.
+    The statement drops the condition Sigma* = I of Theorem 3.3 and fails without it: at Sigma* = s I the flow is s^2
+    times as fast as at I. It also fails at I, as Theorem 3.3 does.
     """
     return in_printed_time.compare(loss, flow)
 
@@ -81,13 +81,13 @@ def time_as_corrected(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $8 L d^2/\sqrt{n} \le 2^{-2L}$ and $\xi \ge 2 (4 \delta)^{2L}$, $\mathcal{L}(A(t)) \le \xi$ from $t =
     (d/\xi)^{(L-1)/L} \frac{16L}{(L-1) \lambda_d(\Sigma^*)^2}$ on
 
-    Follows from solving the differential inequality of the corrected Theorem A.11.
+    The differential inequality of the corrected Theorem A.11 implies this.
     """
     return in_time.compare(loss, flow)
 
 
 def _solves(loss: setting.Loss, start: PyTree, solution, sign: float) -> Comparison:
-    """g(0) against f(0) = L(A(0)), then g' against sign g^{(2L-1)/L}/16 at 32 times."""
+    """The statements g(0) = f(0) = L(A(0)), and g' = sign g^{(2L-1)/L}/16 at 32 times, for g = ``solution``."""
     initial = loss(start)
     times = jnp.geomspace(1e-3, 1e6, 32) / initial ** (1 / exponents(loss)[0])
     g, slope = jax.vmap(jax.value_and_grad(lambda t: solution(loss, initial, t)))(times)
@@ -99,7 +99,7 @@ def _solves(loss: setting.Loss, start: PyTree, solution, sign: float) -> Compari
 
 
 def equation_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """g' / g^{(2L-1)/L} of the printed solution, and its value in the equation with the intended sign."""
+    """The ratio g'/g^{(2L-1)/L} of the printed solution, and its value in the equation with the intended sign."""
     power, K, exponent = exponents(loss)
     return {
         "printed_solution": jnp.asarray(-power * K ** (exponent - 1)),
@@ -127,8 +127,9 @@ def printed_solution_solves(loss: setting.Loss, start: PyTree) -> Comparison:
     r"""$g(t) = K^{L/(2L-1)} (t + c)^{-L/(L-1)}$, $c = K^{(L-1)/(2L-1)}/f(0)^{(L-1)/L}$, $K = \frac{16L}{L-1}$, solves
     $g' = g^{(2L-1)/L}/16$, $g(0) = f(0)$
 
-    The equation lacks its minus sign. With it g is still no solution: the exponents of K are wrong, so g falls faster
-    than the equation says, by the factor 16 (L/(L-1)) K^{-(L-1)/(2L-1)}, 10.1 for two loops.
+    The equation lacks its minus sign. With the minus sign g does not solve it either, because the exponents of K are
+    wrong: g falls faster than the equation says, by the factor 16 (L/(L-1)) K^{-(L-1)/(2L-1)}. For two loops this is
+    10.1.
     """
     return _solves(loss, start, _printed_solution, 1.0)
 
@@ -144,15 +145,17 @@ def solution_solves(loss: setting.Loss, start: PyTree) -> Comparison:
     r"""$g(t) = \bigl(\frac{K}{t + c}\bigr)^{L/(L-1)}$, $c = K/f(0)^{(L-1)/L}$, $K = \frac{16L}{L-1}$, solves $g' =
     -g^{(2L-1)/L}/16$, $g(0) = f(0)$
 
-    With the intended sign and the exponents that solve the equation, the time is (1/xi)^{(L-1)/L} 16L/(L-1).
+    This equation has the intended sign, and g has the exponents that solve it. The time is then (1/xi)^{(L-1)/L}
+    16L/(L-1).
     """
     return _solves(loss, start, _solution, -1.0)
 
 
 def _below(loss: setting.Loss, trajectory: Trajectory, time: ArrayLike) -> Comparison:
-    """f(t)^{-(L-1)/L} - f(0)^{-(L-1)/L} against t/T, wherever f(t) >= 2 (4 delta)^{2L}.
+    """The statement f(t)^{-(L-1)/L} - f(0)^{-(L-1)/L} >= t/``time`` while f(t) >= 2 (4 delta)^{2L}.
 
-    This is f(t) <= g(t) for the g with g(0) = f(0) that falls as (t + c)^{-L/(L-1)}.
+    It is equivalent to f(t) <= g(t) for the multiple g of (t + c)^{-L/(L-1)} with g(0) = f(0) and c = ``time``
+    f(0)^{-(L-1)/L}.
     """
     f, t, power = trajectory.loss, trajectory.t, exponents(loss)[0]
     powers = f ** (-1 / power)
@@ -166,8 +169,8 @@ def below_printed_solution(loss: setting.Loss, flow: Trajectory) -> Comparison:
     $K = \frac{16L}{L-1}$, while $f(t) \ge 2 (4 \delta)^{2L}$
 
     The proof claims this for all t >= 0. Judged as f^{-(L-1)/L} - f(0)^{-(L-1)/L} >= K^{-(L-1)/(2L-1)} t. The printed g
-    falls faster than its equation says (theorem-a.12.ode), and the equation faster than gradient dominance allows: its
-    constant lacks d^{-(L-1)/L} and the least eigenvalue of Sigma* (theorem-a.11).
+    falls faster than its equation says (theorem-a.12.ode). The solution of the equation falls faster than gradient
+    dominance allows, because the constant lacks d^{-(L-1)/L} and the least eigenvalue of Sigma* (theorem-a.11).
     """
     power, K, exponent = exponents(loss)
     return _below(loss, flow, K ** (exponent / power))
