@@ -1,4 +1,4 @@
-"""gatmiry2024's appendix A: Lemma A.10 and Theorem A.11 on gradient dominance, and their proofs, (26) to (28)."""
+"""gatmiry2024's appendix A: Lemma A.10 and Theorem A.11 on gradient dominance, and their proofs, (27) and (28)."""
 
 from typing import NamedTuple
 
@@ -23,8 +23,10 @@ small_delta = setting.condition(
 
 
 def epsilons(loss: setting.Loss, losses: Series) -> tuple[Series, Bool[Array, " T"]]:
-    """The largest epsilon <= 1 with epsilon^{2L} + d delta^{2L} (epsilon + 2)^{2L} <= L, and whether it is at least
-    8 delta d^{3/(4L)}.
+    """The largest epsilon that Lemma A.10 allows at each loss, and whether the lemma applies to it.
+
+    It is the largest epsilon <= 1 with epsilon^{2L} + d delta^{2L} (epsilon + 2)^{2L} <= loss. The lemma applies if
+    this epsilon is at least 8 delta d^{3/(4L)}.
     """
     power, noise = 2 * setting.loops(loss), loss.task.dimension * setting.delta_power(loss)
     epsilon, _ = setting.crossing(lambda e: e**power + noise * (e + 2.0) ** power, losses, 0.0)
@@ -33,7 +35,7 @@ def epsilons(loss: setting.Loss, losses: Series) -> tuple[Series, Bool[Array, " 
 
 
 def _epsilon_dominance(loss: setting.Loss, trajectory: Trajectory, constant: ArrayLike) -> Comparison:
-    """|grad L|^2 against c epsilon^{4L-2} with the largest epsilon that a point allows."""
+    """The statement |grad L|^2 >= constant epsilon^{4L-2}, with the largest epsilon that a point allows."""
     points = setting.everywhere(loss, trajectory)
     epsilon, promised = epsilons(loss, points.loss)
     comparison = at_least(points.grad_norm_sq, constant * epsilon ** (4 * setting.loops(loss) - 2), promised=promised)
@@ -41,7 +43,9 @@ def _epsilon_dominance(loss: setting.Loss, trajectory: Trajectory, constant: Arr
 
 
 def epsilon_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The printed constant, the sharp one at all points, and that of long contexts, 4 L^2 lambda_d^2 d^{-(L-1)/L}."""
+    """The printed constant, the sharp constant at all points, and the constant 4 L^2 lambda_d^2 d^{-(L-1)/L} of n =
+    inf.
+    """
     points = setting.everywhere(loss, trajectory)
     epsilon, promised = epsilons(loss, points.loss)
     ratio = points.grad_norm_sq / jnp.where(promised, epsilon, 1.0) ** (4 * setting.loops(loss) - 2)
@@ -85,7 +89,11 @@ def epsilon_dominance_with_dimension(loss: setting.Loss, flow: Trajectory) -> Co
 
 
 class _Spread(NamedTuple):
-    """Drawn A: their points, lambda_i - 1 with multiplicities, lambda_1, and whether A > 0 and Lemma A.10 applies."""
+    """Values at the random A of `setting.drawn`.
+
+    The fields are their `Points`, the lambda_i - 1, the multiplicities of the lambda_i, lambda_1, and whether A > 0 and
+    Lemma A.10 applies. The lambda_i are the eigenvalues of A^{1/2} Sigma* A^{1/2}.
+    """
 
     points: setting.Points
     offsets: Float[Array, "T r"]
@@ -108,7 +116,10 @@ def _spread(loss: setting.Loss) -> _Spread:
 
 
 def _lines(loss: setting.Loss, factor: ArrayLike) -> Comparison:
-    """The first two lines of (27) and the inequality to which Hoelder's is applied."""
+    """The first two inequalities of (27), and |grad L|^2 >= sum_i (lambda_i - 1)^{4L-2}/4.
+
+    The proof applies Hoelder's inequality to the last sum. ``factor`` multiplies the lower bounds on |grad L|^2.
+    """
     at, L = _spread(loss), setting.loops(loss)
     noise = setting.delta_power(loss) * (at.largest + 1.0) ** (2 * L - 1)
     first = (at.offsets ** (2 * L - 1) - noise[:, None]) ** 2 @ at.counts
@@ -151,7 +162,7 @@ def lines(loss: setting.Loss) -> Comparison:
 
 
 def _noise(loss: setting.Loss, offset) -> Comparison:
-    """d delta^{4L} (lambda_1 + 1)^{4L-2} against a quarter of the (4L-2)-th power of an offset from one."""
+    """The statement d delta^{4L} (lambda_1 + 1)^{4L-2} <= x^{4L-2}/4 with x = offset(A), at random A."""
     at, L = _spread(loss), setting.loops(loss)
     left = loss.task.dimension * setting.delta_power(loss) ** 2 * (at.largest + 1.0) ** (4 * L - 2)
     right = offset(at) ** (4 * L - 2) / 4
@@ -188,7 +199,8 @@ def _hoelder(loss: setting.Loss, exponent: float, promised: Array, at: _Spread) 
 def printed_hoelder(loss: setting.Loss) -> Comparison:
     r"""$\sum_i (\lambda_i - 1)^{4L-2} \ge d^{-(L-1)/(2L-1)} \bigl(\sum_i (\lambda_i - 1)^{2L}\bigr)^{(2L-1)/L}$
 
-    Fails at multiples of I, where d^{-(L-1)/L} makes it an equality; the last line of the proof then drops the factor.
+    It fails for L > 1 where all |lambda_i - 1| are equal: there d^{-(L-1)/L} makes both sides equal. The last line of
+    the proof then drops the factor.
     """
     L, at = setting.loops(loss), _spread(loss)
     return _hoelder(loss, (L - 1) / (2 * L - 1), jnp.ones(at.largest.shape, dtype=bool), at)
@@ -199,7 +211,7 @@ def printed_hoelder(loss: setting.Loss) -> Comparison:
 def hoelder(loss: setting.Loss) -> Comparison:
     r"""$\sum_i (\lambda_i - 1)^{4L-2} \ge d^{-(L-1)/L} \bigl(\sum_i (\lambda_i - 1)^{2L}\bigr)^{(2L-1)/L}$
 
-    Judged where the |lambda_i - 1| differ, for L > 1; where they agree it is an equality.
+    Judged for L > 1 where the |lambda_i - 1| differ. Where they are equal, both sides are equal.
     """
     L, at = setting.loops(loss), _spread(loss)
     sizes = jnp.abs(at.offsets)
@@ -211,7 +223,7 @@ _FACTORS = (1.0 + 1e-6, 1.5, 2.0, 10.0, 100.0)  # times the least epsilon of a s
 
 
 def appendix_dominance_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The constants of Theorem 3.4, with the threshold of the appendix."""
+    """The constants of `sharp_constants`, with the threshold of the appendix."""
     return setting.sharp_constants(loss, trajectory, setting.appendix_threshold(loss))
 
 
@@ -251,7 +263,10 @@ def appendix_dominance_with_dimension(loss: setting.Loss, flow: Trajectory) -> C
 
 
 def _restated(loss: setting.Loss, factor: ArrayLike) -> Comparison:
-    """|grad L|^2 against epsilon^{4L-2}/4 with 2 epsilon^{2L} = L(A, 0), where epsilon > 4 delta."""
+    """The statement |grad L|^2 >= factor epsilon^{4L-2}/4 at random A with epsilon > 4 delta.
+
+    Here 2 epsilon^{2L} = L(A, 0).
+    """
     points = setting.at_points(loss, setting.drawn(loss))
     epsilon = (points.loss / 2) ** (1 / (2 * setting.loops(loss)))
     bound = factor * epsilon ** (4 * setting.loops(loss) - 2) / 4
@@ -265,8 +280,8 @@ def printed_restated(loss: setting.Loss) -> Comparison:
     r"""For $\epsilon > 4 \delta$, $\mathcal{L}(A, 0) \ge 2 \epsilon^{2L}$ implies $\lVert \nabla \mathcal{L} \rVert^2
     \ge \epsilon^{4L-2}/4$
 
-    The proof uses Lemma A.10 without its conditions 8 delta d^{3/(4L)} <= epsilon <= 1, without Sigma* = I, and without
-    the d^{-(L-1)/L} of its proof.
+    The proof uses Lemma A.10 without its condition 8 delta d^{3/(4L)} <= epsilon <= 1. It also lacks the condition
+    Sigma* = I and the factor d^{-(L-1)/L} in the lemma's proof.
     """
     return _restated(loss, 1.0)
 
@@ -277,7 +292,7 @@ def restated(loss: setting.Loss) -> Comparison:
     r"""For $8 L d^2/\sqrt{n} \le 2^{-2L}$ and $\epsilon > 4 \delta$, $\mathcal{L}(A, 0) \ge 2 \epsilon^{2L}$ implies
     $\lVert \nabla \mathcal{L} \rVert^2 \ge \lambda_d(\Sigma^*)^2 d^{-(L-1)/L} \epsilon^{4L-2}/4$
 
-    Judged at drawn A.
+    Judged at random A.
     """
     return _restated(loss, setting.dominance_factor(loss))
 
@@ -289,7 +304,7 @@ short_of_half = setting.condition(
 
 
 def _step(loss: setting.Loss, least: Scalar) -> Comparison:
-    """epsilon^{2L} over d delta^{2L} (epsilon + 2)^{2L} against 1, for epsilon from ``least`` on."""
+    """The statement epsilon^{2L}/(d delta^{2L} (epsilon + 2)^{2L}) >= 1, for five epsilon above ``least``."""
     epsilon, power = least * jnp.asarray(_FACTORS), 2 * setting.loops(loss)
     known = jnp.isfinite(loss.task.context_length)
     safe = jnp.where(known, setting.delta_power(loss), 1.0)
@@ -302,7 +317,7 @@ def _step(loss: setting.Loss, least: Scalar) -> Comparison:
 def printed_step(loss: setting.Loss) -> Comparison:
     r"""$\epsilon > 4 \delta$ implies $\epsilon^{2L} \ge d \delta^{2L} (\epsilon + 2)^{2L}$
 
-    Needs delta <= d^{-1/(2L)} - 1/2, and so d < 4^L. Theorem A.11 rests on this step.
+    It needs delta <= d^{-1/(2L)} - 1/2, and so d < 4^L. Theorem A.11 uses this step.
     """
     return _step(loss, 4.0 * setting.delta(loss))
 
@@ -313,6 +328,6 @@ def step(loss: setting.Loss) -> Comparison:
     r"""For $\delta d^{1/(2L)} < 1/2$, $\epsilon > 4 \delta d^{1/(2L)}$ implies $\epsilon^{2L} \ge d \delta^{2L}
     (\epsilon + 2)^{2L}$
 
-    It gives a threshold on the loss that is d times that of Theorem A.11.
+    With it the threshold on the loss is d times the threshold of Theorem A.11.
     """
     return _step(loss, 4.0 * setting.delta(loss) * setting.dimension_root(loss))
