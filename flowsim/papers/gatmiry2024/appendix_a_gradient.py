@@ -1,6 +1,6 @@
 """gatmiry2024's appendix A: the terms of the gradient, (25), (26) and the bounds on gamma_j after them, in rationals.
 
-Sigma* = I here, so every expectation has the eigenvectors of A, and only the eigenvalues matter.
+Sigma* = I here, so every expectation has the eigenvectors of A. Only its eigenvalues are computed.
 """
 
 import collections
@@ -53,7 +53,7 @@ def _term(before: int, after: int) -> Terms:
 
 
 def _at(terms: Terms, spectrum: Spectrum, length: int) -> list[Fraction]:
-    """The eigenvalues of the matrix B for which the terms give tr(B M), one per eigenvalue of A."""
+    """The eigenvalues of the matrix B whose trace tr(B M) is the sum of the terms, one for each eigenvalue of A."""
     totals = [Fraction(0)] * len(spectrum.eigenvalues)
     for (order, words), coefficient in terms.items():
         rest, power = Fraction(coefficient, length**order), 0
@@ -72,7 +72,7 @@ def gamma(spectrum: Spectrum, length: int, before: int, after: int) -> list[Frac
 
 
 def factor(spectrum: Spectrum, length: int, before: int, after: int) -> list[Fraction]:
-    """The eigenvalues of E[(I - W A)^a W (I - W A)^b], with every factor multiplied out."""
+    """The eigenvalues of E[(I - W A)^a W (I - W A)^b], by multiplying out all factors."""
     words: dict[tuple[str, ...], int] = collections.defaultdict(int)
     for kept in itertools.product((0, 1), repeat=before + after):
         word = "WA" * sum(kept[:before]) + "W" + "WA" * sum(kept[before:]) + "M"
@@ -85,7 +85,7 @@ def _loops(known: Shape) -> int:
 
 
 def _all_factors(known: Shape) -> list[tuple[Spectrum, list[Fraction]]]:
-    """The eigenvalues of E[(I - W A)^i W (I - W A)^{m - i}], m = 2L - 1, for each spectrum of A and all i."""
+    """The eigenvalues of E[(I - W A)^i W (I - W A)^{m - i}], m = 2L - 1, for each spectrum of A and all i; L <= 3."""
     m, n = 2 * _loops(known) - 1, known.finite_length
     return [(one, factor(one, n, i, m - i)) for one in _spectra(known.dimension) for i in range(m + 1)]
 
@@ -95,7 +95,10 @@ def _floats(values: Sequence[Fraction | float]) -> Any:
 
 
 def _expanded(loss: Loss, swapped: bool) -> Comparison:
-    """E[(I - W A)^i W (I - W A)^{m - i}], m = 2L - 1, against its binomial sum, for all i."""
+    """The statement that E[(I - W A)^i W (I - W A)^{m - i}], m = 2L - 1, is its binomial sum, for all i; L <= 3.
+
+    With ``swapped`` the two binomials are swapped, as (26) is printed.
+    """
     known = shape(loss)
     m, parts = 2 * _loops(known) - 1, []
     for spectrum, i in itertools.product(_spectra(known.dimension), range(m + 1)):
@@ -136,7 +139,10 @@ def expansion(loss: Loss) -> Comparison:
 
 
 def _gammas(loss: Loss, extra: int) -> Comparison:
-    """|gamma_j - lambda_j^{k-1}| against (4kd/sqrt(n)) lambda_1^{k-1}, k = l_1 + l_2 + extra, for l_1 + l_2 <= 2L."""
+    """The statement |gamma_j - lambda_j^{k-1}| <= (4kd/sqrt(n)) lambda_1^{k-1} with k = l_1 + l_2 + extra.
+
+    It is judged for l_1 + l_2 <= 2L, with L at most 3.
+    """
     known = shape(loss)
     most, errors, bounds = 2 * _loops(known), [], []
     for spectrum, first, second in itertools.product(_spectra(known.dimension), range(1, most + 1), range(most)):
