@@ -1,6 +1,6 @@
 """gatmiry2024's appendix A: Theorem A.1 on each layer, Lemma A.3 and Corollary A.4 on the loss with u.
 
-The literal transformer is judged on drawn prompts, and expectations are exact.
+The formulas for one prompt are compared with the literal transformer on random prompts. Expectations are exact.
 """
 
 import collections
@@ -37,7 +37,10 @@ PROBLEMS = (lemmas.SHORT, lemmas.SINGLE, lemmas.DEEP, lemmas.ONE_DIMENSION, lemm
 
 
 class DrawnLayers(eqx.Module):
-    """Contexts z of whitened examples, and layers A' = S^{1/2} A S^{1/2} and u' = S^{1/2} u of norm about one."""
+    """Random contexts of whitened examples, and random layers A' = S^{1/2} A S^{1/2} and u' = S^{1/2} u.
+
+    The layers have norms of about one.
+    """
 
     root: Matrix
     inverse_root: Matrix
@@ -57,7 +60,7 @@ class DrawnLayers(eqx.Module):
 
 
 def drawn_layers(task: LinearRegression, layers: int) -> DrawnLayers:
-    """Draws 6 contexts of the task and the given number of layers."""
+    """6 random contexts of the task, and the given number of random layers."""
     d, n = task.dimension, int(float(task.context_length))
     values, vectors = jnp.linalg.eigh(task.covariance)
     root, inverse_root = ((vectors * part[None, :]) @ vectors.T for part in (jnp.sqrt(values), 1 / jnp.sqrt(values)))
@@ -73,7 +76,10 @@ def drawn_layers(task: LinearRegression, layers: int) -> DrawnLayers:
 
 
 def last_rows(prompt: Prompt, A: Layers, u: Vectors) -> Float[Array, "steps columns"]:
-    """The last rows of Z^{(0)}, .., Z^{(k)}: Z <- Z - (1/n) P Z M (Z^T Q Z) with P = [0 0; u^T 1], Q = [A 0; 0 0]."""
+    """The last rows of Z^{(0)}, .., Z^{(k)}.
+
+    Each layer maps Z to Z - (1/n) P Z M (Z^T Q Z) with P = [0 0; u^T 1] and Q = [A 0; 0 0].
+    """
     (_, d, _), n = A.shape, prompt.inputs.shape[0]
     Z = embed(prompt)
     rows = [Z[-1]]
@@ -95,13 +101,13 @@ def product_and_sum(Sigma: Matrix, A: Layers, u: Vectors) -> tuple[Matrix, Float
 
 
 def with_sums(gaps: Array, sizes: Array, drawn: DrawnLayers) -> Comparison:
-    """Compares gaps with zero, with rounding that grows with the lengths of the sums behind them."""
+    """The statement that the gaps are zero. Its rounding errors grow with the lengths of the sums in the gaps."""
     _, n, d = drawn.contexts.shape
     return rounded(equal(gaps.reshape(-1), 0.0, sizes.reshape(-1)), jnp.asarray(float(n + d * len(drawn.A))))
 
 
 def _literal_loss(drawn: DrawnLayers, context: Array) -> Array:
-    """E[(prediction - y_query)^2] over w ~ N(0, S^-1) and x_query ~ N(0, S), given the examples, by the transformer.
+    """E[(prediction - y_query)^2 | X] of the literal transformer, over w ~ N(0, S^-1) and x_query ~ N(0, S).
 
     The error is affine in w and linear in x_query, so its values on bases determine it.
     """
@@ -117,9 +123,10 @@ def _literal_loss(drawn: DrawnLayers, context: Array) -> Array:
 
 @eqx.filter_jit
 def gaps_of_loss(drawn: DrawnLayers) -> tuple[Array, Array]:
-    """The literal loss of each context minus the formula for it, and the sizes of the terms.
+    """The literal loss on each context minus the formula for it, and the sizes of the terms.
 
-    The formula is |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|^2 + |sum_i .. S^{1/2}|^2.
+    The formula is |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|_F^2 + |sum_i u_i^T Sigma A_i prod_{j>i} (I - Sigma A_j)
+    S^{1/2}|^2.
     """
     return jax.vmap(lambda context: _gap_of_loss(drawn, context))(drawn.contexts)
 
@@ -134,20 +141,23 @@ def _gap_of_loss(drawn: DrawnLayers, context: Array) -> tuple[Array, Array]:
 
 
 def repeated(drawn: DrawnLayers, loops: int, bias: float) -> DrawnLayers:
-    """The drawn layer repeated ``loops`` times, with A made positive and u multiplied by ``bias``."""
+    """The one layer of ``drawn``, repeated ``loops`` times, with A A^T in place of A and u multiplied by ``bias``."""
     A = jnp.repeat(positive(drawn.A), loops, axis=0)
     return DrawnLayers(drawn.root, drawn.inverse_root, drawn.contexts, A, bias * jnp.repeat(drawn.u, loops, axis=0))
 
 
 def positive(A: Layers) -> Layers:
-    """A A^T for each A, positive definite as A^{1/2} requires."""
+    """A A^T for each A. It is positive definite, as A^{1/2} requires."""
     return A @ jnp.swapaxes(A, 1, 2)
 
 
 def both_expectations(
     left: TracePolynomial, right: TracePolynomial, task: LinearRegression, matrices: Mapping[str, Layers]
 ) -> tuple[Array, Array, Array]:
-    """Both expectations at each of k sets of matrices, keyed by letter, and the sizes of the sums behind them."""
+    """Both expectations at each of k sets of matrices, and the sizes of their sums.
+
+    ``matrices`` has the letter of each matrix as key.
+    """
     n = task.context_length
     first, second = (jax.vmap(lambda one, side=side: side(n, **one))(dict(matrices)) for side in (left, right))
     norms = sum(jnp.linalg.norm(rows, axis=(1, 2)) for rows in matrices.values())
@@ -156,14 +166,14 @@ def both_expectations(
 
 
 def identity(left: TracePolynomial, right: TracePolynomial, task, matrices: Mapping[str, Layers]) -> Comparison:
-    """The statement left = right, with the rounding of sums whose terms have both signs."""
+    """The statement left = right. Its rounding errors are those of sums whose terms have both signs."""
     first, second, sums = both_expectations(left, right, task, matrices)
     comparison = equal(first, second, jnp.maximum(first, second))
     return eqx.tree_at(lambda c: c.scale, comparison, jnp.maximum(comparison.scale, sums))
 
 
 def drawn_matrices(task: LinearRegression, count: int) -> Layers:
-    """Draws ``count`` positive definite A' that are not multiples of I, and appends I itself."""
+    """``count`` random positive definite A', followed by I."""
     drawn = positive(drawn_layers(task, count).A)
     return jnp.concatenate([drawn, jnp.eye(task.dimension)[None]])
 
@@ -177,9 +187,10 @@ _SIGN = (
 
 @eqx.filter_jit
 def _recursion(drawn: DrawnLayers) -> dict[str, Array]:
-    """What (12) and (13) leave for their sums over u, the sums, and the sizes of the terms, per context and t.
+    """The sums over u in (12) and (13), the same sums from the literal layers, and the sizes of the terms.
 
-    What is left are the labels and y_q of the literal layers minus the other terms of (12) and (13).
+    The literal layers give the labels and y_q. Subtracting the terms of (12) and (13) without u leaves the sums over u.
+    All are given for each context and t.
     """
 
     def one(context: Array) -> dict[str, Array]:
@@ -200,7 +211,10 @@ def _recursion(drawn: DrawnLayers) -> dict[str, Array]:
 
 
 def _against(loss: LoopedLoss, sign: float, part: str) -> Comparison:
-    """The literal rows against (12) or (13) with this sign of the second sum."""
+    """The statement that the literal rows satisfy (12), for the part "labels", or (13), for the part "query".
+
+    The sum over u is multiplied by ``sign``: it is 1 as printed, and -1 for the opposite sign.
+    """
     drawn = drawn_layers(loss.task, loss.loops)
     found = _recursion(drawn)
     gaps = found[part] - sign * found[f"{part}_sum"]
@@ -265,8 +279,8 @@ def printed_layers_loss(loss: LoopedLoss) -> Comparison:
     r"""$\mathcal{L} = \mathbb{E} \bigl\lVert \Sigma^{-1/2} \prod (I - \Sigma A_i) \Sigma^{1/2} \bigr\rVert^2 +
     \mathbb{E} \bigl\lVert \sum_i d_i^\top \Sigma A_i \prod_{j>i} (I - \Sigma A_j) \Sigma^{1/2} \bigr\rVert^2$
 
-    Sigma is read as the sample covariance throughout; Lemma 4.1 is then the case of equal layers. The outer roots come
-    from the laws of w and x_query, so they belong to the population covariance. Judged at d_i = 0 with at most 3
+    Sigma is read as the sample covariance throughout. For equal layers this is Lemma 4.1. The outer roots come from the
+    laws of w and x_query, so they should be roots of the population covariance. Judged at d_i = 0 with at most 3
     symmetric layers.
     """
     task, k = loss.task, min(loss.loops, MOST_LAYERS)
@@ -289,7 +303,10 @@ def loss_of_layers(loss: LoopedLoss) -> Comparison:
 
 @functools.cache
 def _bias_words(loops: int, sample_root: bool) -> TracePolynomial:
-    """E |u^T (I - (I - Sigma A)^L) S^{1/2}|^2 with the population's S or, with ``sample_root``, the sample's."""
+    """E |u^T (I - (I - Sigma A)^L) S^{1/2}|^2, with S the population covariance.
+
+    With ``sample_root`` S is the sample covariance.
+    """
     words: dict[tuple[str, ...], int] = collections.defaultdict(int)
     for i, j in itertools.product(range(1, loops + 1), repeat=2):
         word = "U" + "WA" * i + ("W" if sample_root else "") + "AW" * j
@@ -302,8 +319,8 @@ def printed_bias_loss(loss: LoopedLoss) -> Comparison:
     r"""$\mathcal{L}(A, u) - \mathcal{L}(A, 0) = \mathbb{E} \bigl\lVert \sum_{i < L} u^\top \Sigma A (I - \Sigma
     A)^{L-1-i} \Sigma^{1/2} \bigr\rVert^2$
 
-    Sigma is read as the sample covariance, as Lemma 4.1 defines it. The last root comes from the query, so it belongs
-    to the population covariance. Judged with L at most 3.
+    Sigma is read as the sample covariance, as Lemma 4.1 defines it. The last root comes from the query, so it should be
+    the root of the population covariance. Judged with at most 3 loops.
     """
     task, L = loss.task, min(loss.loops, MOST_LAYERS)
     drawn = drawn_layers(task, 4)
