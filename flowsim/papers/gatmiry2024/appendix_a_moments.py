@@ -1,7 +1,7 @@
 """gatmiry2024's appendix A: Lemmas A.5 to A.7 on the moments of a sample covariance.
 
-Each step of their proofs is computed by two of three routes: pairings, integration by parts, and Gauss quadrature of
-the spectrum.
+Each step of their proofs is computed in two of three ways: by pairings, by integration by parts, and by Gauss
+quadrature of the spectrum.
 """
 
 import itertools
@@ -53,7 +53,7 @@ moments.given_long_contexts(moment_controls_first_order, ON_LONG_LENGTHS, _NO_DE
 def paired_moments(
     eigenvalues: moments.Spectrum, multiplicities: Sequence[int], length: int, power: int
 ) -> moments.Spectrum:
-    """The eigenvalues of E[((1/n) sum x_i x_i^T)^k]: sum_p n^{C(G_p) - k} lambda^{|c*|} prod_c tr S^{|c|}."""
+    """The eigenvalues sum_p n^{C(G_p) - k} lambda^{|c*|} prod_{c != c*} tr S^{|c|} of E[((1/n) sum_i x_i x_i^T)^k]."""
     sums = [sum(m * x**i for x, m in zip(eigenvalues, multiplicities, strict=True)) for i in range(power + 1)]
     totals = [Fraction(0)] * len(eigenvalues)
     for (count, star, others), number in moments.shapes(power).items():
@@ -67,8 +67,8 @@ def pairing_formula(loss: Loss) -> Comparison:
     r"""$\mathbb{E}\bigl[\bigl(\sum x_i x_i^\top\bigr)^k\bigr] = \sum_p n^{C(G_p)} \Bigl(\prod_{c \not\ni (1, 2k)}
     \sum_i \lambda_i^{\lvert c \rvert}\Bigr) {\Sigma^*}^{\lvert c^* \rvert}$
 
-    Judged on all pairings for k <= 2L and k <= 6, against integration by parts, in rationals. The display before this
-    one has lambda^{|c*|} v v^T with v = sqrt(lambda) u, one power of lambda too many.
+    The sum over all pairings is compared with integration by parts in rationals, for k <= 2L and k <= 6. The display
+    before this one has lambda^{|c*|} v v^T with v = sqrt(lambda) u. This is one power of lambda too many.
     """
     known, ratios = moments.shape(loss), []
     for k in moments.enumerated(known):
@@ -81,7 +81,7 @@ def pairing_formula(loss: Loss) -> Comparison:
 
 
 def _paired_bound(loss: Loss, power: int, weight: Callable[[int], Fraction]) -> Fraction:
-    """sum_p n^{C(G_p) - k} d^{C(G'_p) - 1} weight(|c*|)."""
+    """sum_p n^{C(G_p) - k} d^{C(G'_p) - 1} weight(|c*|), over all pairings p."""
     n, d = moments.shape(loss).finite_length, moments.shape(loss).dimension
     terms = (
         number * Fraction(n) ** (count - power) * d ** len(others) * weight(star)
@@ -91,9 +91,10 @@ def _paired_bound(loss: Loss, power: int, weight: Callable[[int], Fraction]) -> 
 
 
 def _proof_of_moments(loss: Loss, printed: bool) -> Comparison:
-    """The chain of the proof for all j, k <= 2L and k <= 6, in rationals.
+    """The inequalities of the proof for all j, k <= 2L and k <= 6, in rationals.
 
-    Each member is divided by n^k and reduced by lambda_j^k; nothing is promised where two adjacent members are equal.
+    Each side is divided by n^k, and lambda_j^k is subtracted. Nothing is promised where two adjacent sides are equal.
+    With ``printed`` the sum with lambda_j^k is one of the sides.
     """
     known, links = moments.shape(loss), []
     first = known.eigenvalues[0]
@@ -118,8 +119,8 @@ def moments_proved(loss: Loss) -> Comparison:
     \lambda_1^{\lvert c \rvert}\bigr) \lambda_j^{\lvert c^* \rvert} \le \sum_p n^{C(G_p)} d^{C(G'_p) - 1} \lambda_j^k
     \le n^k \lambda_j^k + n^k \lambda_1^k 4kd/\sqrt{n}$
 
-    Judged for n >= 4 k^2 d^2, as in Lemma A.2, k <= 2L and k <= 6, in rationals. The third step replaces lambda_1 by
-    lambda_j, which is smaller.
+    Judged in rationals for k <= 2L and k <= 6, with n >= 4 k^2 d^2 as in Lemma A.2. The third inequality replaces
+    lambda_1 by lambda_j, which is smaller.
     """
     return _proof_of_moments(loss, printed=True)
 
@@ -129,7 +130,7 @@ def moments_bounded(loss: Loss) -> Comparison:
     r"""$n^k \lambda_j^k (1 - 4kd/\sqrt{n}) \le n^k \alpha^{(j)} \le \sum_p n^{C(G_p)} \bigl(\prod_{c \ne c^*} d
     \lambda_1^{\lvert c \rvert}\bigr) \lambda_j^{\lvert c^* \rvert} \le n^k \lambda_j^k + n^k \lambda_1^k 4kd/\sqrt{n}$
 
-    Judged for n >= 4 k^2 d^2, as in Lemma A.2, k <= 2L and k <= 6, in rationals. The sum with lambda_j^k is left out.
+    Judged in rationals for k <= 2L and k <= 6, with n >= 4 k^2 d^2 as in Lemma A.2. The sum with lambda_j^k is omitted.
     """
     return _proof_of_moments(loss, printed=False)
 
@@ -139,8 +140,8 @@ def changed_covariance(loss: LoopedLoss) -> Comparison:
     r"""$\mathbb{E} \operatorname{tr} (I - A^{1/2} \Sigma A^{1/2})^{2L} = \operatorname{tr} \mathbb{E} (I -
     \tilde\Sigma)^{2L}$, $\tilde\Sigma$ of $\tilde x_i \sim \mathcal{N}(0, A^{1/2} \Sigma^* A^{1/2})$
 
-    Judged at drawn A: the left side by matrices and integration by parts, the right side by eigenvalues and pairings.
-    The statement has an extra Sigma^{1/2} in its first trace, which it then drops.
+    Judged at random A. Integration by parts gives the left side from matrices, and pairings give the right side from
+    eigenvalues. The printed statement has an extra Sigma^{1/2} in its first trace, which it then drops.
     """
     task, power = loss.task, min(2 * loss.loops, moments.MOST_POWERS)
     noise = jax.random.normal(jax.random.key(0), (_MATRICES, task.dimension, task.dimension))
@@ -169,9 +170,9 @@ moments.given_long_contexts(eigenvalue_approximation_first_order, ON_LONG_LENGTH
 
 
 def _powers_about_one(loss: Loss, first: int, sign) -> Comparison:
-    """E tr (W - I)^k / d against sum_i sign(k, i) binom(k, i) E tr W^i / d from i = ``first`` on, for k <= 2L.
+    """The statement E tr (W - I)^k / d = sum_{i >= first} sign(k, i) binom(k, i) E tr W^i / d, for k <= 2L.
 
-    The left side is a Gauss quadrature of the mean spectrum of W, the right side a rational number.
+    Gauss quadrature of the mean spectrum of W gives the left side. The right side is a rational number.
     """
     known, parts = moments.shape(loss), []
     for k in range(1, 2 * known.loops + 1):
@@ -193,8 +194,8 @@ def printed_expansion(loss: Loss) -> Comparison:
     r"""$\mathbb{E}\bigl[A^{-1/2} (A^{1/2} \Sigma A^{1/2} - I)^k A^{1/2}\bigr] = \sum_{i=1}^k (-1)^i \binom{k}{i}
     \mathbb{E}\bigl[A^{-1/2} (A^{1/2} \Sigma A^{1/2})^i A^{1/2}\bigr]$
 
-    Judged at A = Sigma*^-1, for k <= 2L, by Gauss quadrature against rationals. The term i = 0 is missing, and the sign
-    should be (-1)^{k-i}.
+    Judged at A = Sigma*^-1 for k <= 2L. Gauss quadrature gives the left side, and rationals give the right side. The
+    term i = 0 is missing, and the sign should be (-1)^{k-i}.
     """
     return _powers_about_one(loss, 1, lambda k, i: (-1) ** i)
 
@@ -203,6 +204,6 @@ def printed_expansion(loss: Loss) -> Comparison:
 def expansion(loss: Loss) -> Comparison:
     """The same with $i$ from $0$ on and $(-1)^{k-i}$
 
-    Judged at A = Sigma*^-1, for k <= 2L, by Gauss quadrature against rationals.
+    Judged at A = Sigma*^-1 for k <= 2L. Gauss quadrature gives the left side, and rationals give the right side.
     """
     return _powers_about_one(loss, 0, lambda k, i: (-1) ** (k - i))
