@@ -19,7 +19,10 @@ _ENUMERATED = "Judged on every pairing for k <= 2L and k <= 6. "
 
 
 def isotropic_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The constant 4, the sharp one here, and alpha - 1 over its leading term k (k - 1)(d + 1)/(2n) at k = 2L."""
+    """The constant 4, the sharp constant here, and alpha - 1 divided by its leading term at k = 2L.
+
+    The leading term is k (k - 1)(d + 1)/(2n).
+    """
     known = moments.shape(loss)
     errors, n = moments.isotropic_errors(known), math.inf if known.length is None else known.length
     sharp = max(
@@ -59,7 +62,7 @@ def isotropic_moments(loss: Loss) -> Comparison:
 
 
 def _counts_at_most(pairs: Sequence[tuple[int, int]]) -> Comparison:
-    """value <= bound for whole numbers, which is value < bound + 1/2."""
+    """The statement value <= bound for pairs of whole numbers, judged as value < bound + 1/2."""
     values, bounds = jnp.asarray(pairs, dtype=float).T
     return at_most(values, bounds + 0.5)
 
@@ -168,9 +171,10 @@ def _first_lines(known: moments.Shape, k: int) -> tuple[Fraction, Fraction]:
 
 
 def _chains(loss: Loss, terms: Callable[[int, int, float], Sequence[float]]) -> Comparison:
-    """alpha <= first line <= .. <= 1 + 4kd/sqrt(n), minus 1 throughout, for k <= 2L.
+    """The statement alpha <= first line of (20) <= .. <= 1 + 4kd/sqrt(n) for k <= 2L, with 1 subtracted from each side.
 
-    Each line in between sums terms(k, s, d/sqrt(n)) over s. An equality at the start is not promised.
+    Each line in between is the sum of terms(k, s, d/sqrt(n)) over s. Where alpha equals the first line, nothing is
+    promised.
     """
     known, parts = moments.shape(loss), []
     for k in moments.powers(known):
@@ -190,9 +194,9 @@ def _chains(loss: Loss, terms: Callable[[int, int, float], Sequence[float]]) -> 
 def printed_chain(loss: Loss) -> Comparison:
     r"""$\alpha_{n,d,k}$ is at most each line of (20) in turn, and $1 + 4kd/\sqrt{n}$, given $n \ge 4 k^2 d^2$
 
-    The fourth line is below the third, since (2s)!! is about sqrt(2 pi s)(2s/e)^s and not sqrt(2s)(2s/e)^s; the fifth
-    still follows from the third. At n = 4 k^2 d^2 the fifth line is k + 1 and the bound is 3. d^s in the second line is
-    read as d^{k-r}.
+    The fourth line is below the third, because (2s)!! is about sqrt(2 pi s)(2s/e)^s and not sqrt(2s)(2s/e)^s. The fifth
+    line still follows from the third. At n = 4 k^2 d^2 the fifth line is k + 1, but the bound is 3. In the second line
+    d^s is read as d^{k-r}.
     """
 
     def terms(k: int, s: int, x: float) -> tuple[float, float, float]:
@@ -210,8 +214,8 @@ def mended_chain(loss: Loss) -> Comparison:
     r"""$\alpha \le \sum_p n^{r + \lfloor (k-r)/2 \rfloor - k} d^{k-r} \le \sum_s \binom{k}{s}(2s - 1)!! (d/\sqrt{n})^s
     \le \sum_s (2kd/\sqrt{n})^s \le 1 + 4kd/\sqrt{n}$, given $n \ge 16 k^2 d^2$
 
-    The printed chain skips Stirling's sqrt(pi), and its last step needs sum_{s >= 1} y^s <= 2y with y = 2kd/sqrt(n),
-    that is, y <= 1/2 or n >= 16 k^2 d^2, and not n >= 4 k^2 d^2.
+    The printed chain lacks the factor sqrt(pi) of Stirling's formula. Its last step needs sum_{s >= 1} y^s <= 2y with y
+    = 2kd/sqrt(n). This is true for y <= 1/2, that is, n >= 16 k^2 d^2, but n >= 4 k^2 d^2 allows y up to 1.
     """
     second = lambda k, s, x: math.comb(k, s) * _double_factorial(2 * s - 1) * x**s
     return _chains(loss, lambda k, s, x: (second(k, s, x), (2 * k * x) ** s))
