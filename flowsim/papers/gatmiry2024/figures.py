@@ -1,6 +1,6 @@
-"""gatmiry2024's Figures 1 to 4: where the flow ends and how fast, the least losses, and more loops at test.
+"""gatmiry2024's Figures 1 to 4: where the flow ends and how fast, the least losses, and more loops at test time.
 
-The figures do not state n. What they assert, at covariance I, is computed exactly, except for medians.
+The figures do not state n. The models are trained at covariance I. All values except medians are computed exactly.
 """
 
 import functools
@@ -36,7 +36,7 @@ LENGTHS = (lemmas.problem("L = 2, d = 10, n = 20", 2, 20, "identity", dimension=
 
 
 def identity(loss: Loss, start: Any) -> list[Hypothesis]:
-    """Sigma* = I."""
+    """The hypothesis Sigma* = I."""
     known = shape(loss)
     return [agrees("covariance = I", float(max(abs(x - 1) for x in known.eigenvalues)), 0.0)]
 
@@ -45,7 +45,7 @@ MORE_EXAMPLES = (identity, over_determined)
 
 
 def flow_problem(name: str, loops: int, length: int, dimension: int) -> Document:
-    """A lemmas.problem about a flow at covariance I from a random start."""
+    """A problem for statements along a flow, at covariance I from a random start."""
     start = {"init": {"kind": "random", "scale": 0.1, "seed": 0}}
     return lemmas.problem(name, loops, length, "identity", dimension=dimension) | start
 
@@ -57,12 +57,12 @@ def size(loss: Loss) -> tuple[int, int]:
 
 
 def falls(curve: np.ndarray) -> Comparison:
-    """Each value is at most the one before."""
+    """The statement that each value is at most the one before."""
     return at_most(approximate(curve[1:]), approximate(curve[:-1]))
 
 
 def rises(curve: np.ndarray) -> Comparison:
-    """Each value is at least the one before."""
+    """The statement that each value is at least the one before."""
     return at_least(approximate(curve[1:]), approximate(curve[:-1]))
 
 
@@ -76,9 +76,11 @@ def mean_risks(d: int, n: int, a: float, loops: range) -> Curve:
 def prompt_risks(
     d: int, n: int, a: float, eigenvalues: tuple[float, ...], most: int = MOST_TEST_LOOPS, prompts: int = _PROMPTS
 ) -> Float[np.ndarray, "prompts loops"]:
-    """The risk |T^{-1/2} (I - a T^{1/2} W T^{1/2})^l T^{1/2}|_F^2 on drawn contexts, exact over w and x_query.
+    """The risk |T^{-1/2} (I - a T^{1/2} W T^{1/2})^l T^{1/2}|_F^2 on random contexts, for l = 1 to ``most``.
 
-    **Arguments:** eigenvalues: of the covariance T of the prompts; most: the largest l, from 1 on.
+    The risk is the exact mean over w and x_query.
+
+    **Arguments:** eigenvalues: of the covariance T of the prompts; most: the largest number l of loops.
     """
     factor = np.eye(d) - a * _drawn_wishart(d, n, prompts) * np.asarray(eigenvalues)[None, None, :]
     power, risks = np.broadcast_to(np.eye(d), factor.shape), []
@@ -89,7 +91,7 @@ def prompt_risks(
 
 
 def _drawn_wishart(d: int, n: int, count: int) -> Float[np.ndarray, "count d d"]:
-    """Draws of W, by Bartlett's decomposition where n >= d, so that a long context takes no memory."""
+    """Random W. Where n >= d, Bartlett's decomposition gives them, so a long context needs little memory."""
     rng = np.random.default_rng(0)
     if n < d:
         z = rng.standard_normal((count, n, d))
@@ -100,7 +102,7 @@ def _drawn_wishart(d: int, n: int, count: int) -> Float[np.ndarray, "count d d"]
 
 
 def other_covariance(d: int) -> tuple[float, ...]:
-    """Eigenvalues of a covariance other than I."""
+    """The eigenvalues of the other covariance: d numbers from 0.5 to 1.5."""
     return tuple(np.linspace(*OUT_OF_DISTRIBUTION, d).tolist())
 
 
@@ -112,7 +114,7 @@ PROBLEMS = (
 
 
 def scale_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """c of A_opt = c I, and the mean eigenvalue of A where the flow ends."""
+    """The c of A_opt = c I, and the mean eigenvalue of A at the end of the flow."""
     end = jnp.trace(trajectory.models.A[-1]) / loss.task.dimension
     return {"c": loss.energy.centres[0], "mean_eigenvalue_at_the_end": end}
 
@@ -140,7 +142,7 @@ def close_up_to_scale(loss: LoopedLoss, flow: Trajectory) -> Comparison:
     r"""$A$ converges to a multiple of $I$, even for $n < d$: $\min_c \lVert A - c I \rVert_F \le 0.1 \lVert A \rVert_F$
     in the limit
 
-    In ahn2023's distance up to scaling, whose code section 5 uses, the limit is I at every n.
+    Section 5 uses the code of ahn2023. In ahn2023's distance, which ignores the scale, the limit is I at every n.
     """
     A, d = flow.models.A[-1], loss.task.dimension
     gap = jnp.linalg.norm(A - jnp.trace(A) / d * jnp.eye(d))
@@ -157,7 +159,7 @@ def minima(loss: Loss) -> tuple[Curve, Curve]:
 
 
 def ratio_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The least loss of L loops over that of L layers, at each L from 2 on."""
+    """The least loss of L loops divided by the least loss of L layers, for each L from 2 to 6."""
     looped, layers = minima(loss)
     return {f"ratio_at_{L}": jnp.asarray(looped[L - 1] / layers[L - 1]) for L in LOOPS if L > 1}
 
@@ -175,8 +177,8 @@ def more_loops_lower_loss(loss: Loss) -> Comparison:
 def loops_like_layers(loss: Loss) -> Comparison:
     r"""One layer looped $L$ times performs similarly to $L$ layers: its least loss is at most $10\%$ above theirs
 
-    The text gives no number for similar, nor for the very close losses of section 5.1; all rows of this paper read both
-    as 10%. Judged for L = 2 to 6, exactly over multiples of I, which contain the least known losses.
+    The text gives no number for similar, nor for the very close losses of section 5.1. All rows of this paper read both
+    as 10%. Judged for L = 2 to 6, exactly over multiples of I, which attain the least known losses.
     """
     looped, layers = minima(loss)
     return at_most(approximate(looped[1:]), (1 + CLOSE) * approximate(layers[1:]))
@@ -186,9 +188,10 @@ def loops_like_layers(loss: Loss) -> Comparison:
 def loops_fall_behind(loss: Loss) -> Comparison:
     """The least loss of $L$ loops is above that of $L$ layers by a factor that grows with $L$, given $n > d$
 
-    L layers can realise the polynomial of degree L with the least loss on the spectrum of W, L loops only (1 - a x)^L.
-    As n grows, the factor tends to a ratio of moments of Gaussian matrices: (2L - 1)!!/L! at d = 1, and towards the
-    Catalan number of L as d grows. For n < d the factor can fall: at d = 6, n = 2 from L = 5 to 6.
+    L layers can realise the polynomial of degree L with the least loss on the spectrum of W. L loops can realise only
+    (1 - a x)^L. As n grows, the factor tends to a ratio of moments of Gaussian matrices. This ratio is (2L - 1)!!/L! at
+    d = 1, and it tends to the L-th Catalan number as d grows. For n < d the factor can fall, as from L = 5 to L = 6 at
+    d = 6, n = 2.
     """
     looped, layers = minima(loss)
     return rises(looped / layers)
@@ -205,7 +208,7 @@ def _trained(loss: Loss) -> tuple[int, int, int, float]:
 
 
 def test_loop_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The number of loops at which the mean is least, that mean, and the mean at 50 loops."""
+    """The number of loops with the least mean risk, this risk, and the mean risk at 50 loops."""
     d, n, L, a = _trained(loss)
     curve = mean_risks(d, n, a, range(1, MOST_TEST_LOOPS + 1))
     best = int(np.argmin(curve))
@@ -217,8 +220,8 @@ def test_loop_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 def mean_keeps_falling(loss: Loss) -> Comparison:
     """Of a model trained with $L$ loops, every loop more at test, up to $50$, lowers the mean loss
 
-    The iterations diverge on contexts where W has an eigenvalue beyond 2/a. These are rare, but l loops weigh them by a
-    2l-th power, so the mean first falls and then grows without bound.
+    The iterations diverge on contexts where W has an eigenvalue above 2/a. Such contexts are rare, but after l loops an
+    eigenvalue x contributes (1 - a x)^{2l} to the loss. So the mean first falls and then grows without bound.
     """
     d, n, L, a = _trained(loss)
     return falls(mean_risks(d, n, a, range(L, MOST_TEST_LOOPS + 1)))
@@ -266,7 +269,7 @@ _ONE_LONG = flow_problem("L = 1, d = 10, n = 1000", 1, 1000, 10)
 
 
 def shrinkage_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The c of A_opt = c I at each L."""
+    """The c of A_opt = c I, for each L from 1 to 6."""
     d, n = size(loss)
     return {f"c_at_{L}": jnp.asarray(scalar_minimum(d, n, L)[0]) for L in LOOPS}
 
@@ -289,14 +292,14 @@ def all_loops_reach_identity(loss: Loss) -> Comparison:
 def loops_shrink(loss: Loss) -> Comparison:
     r"""$A_{\mathrm{opt}} = c I$ is further from $I$ the more loops there are
 
-    More loops are hurt more by the large eigenvalues of W, and take smaller steps.
+    The more loops there are, the more large eigenvalues of W raise the loss. So the best step is smaller.
     """
     d, n = size(loss)
     return rises(np.array([scalar_shortfall(d, n, L) for L in LOOPS]))
 
 
 def time_until_close(d: int, n: int, loops: int) -> float:
-    """The time from A = 0 to within 10% of A_opt = c I: the integral of d da / |dL/da| from 0 to 0.9 c."""
+    """The time from A = 0 to A = 0.9 c I, where A_opt = c I: the integral of d da / |dL/da| from a = 0 to 0.9 c."""
     c, _ = scalar_minimum(d, n, loops)
     rule = spectral_quadrature(d, n, 2 * loops)
     nodes, weights = np.polynomial.legendre.leggauss(120)
@@ -312,7 +315,7 @@ def _times(loss: Loss) -> Curve:
 
 
 def time_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The time to within 10% of A_opt at each L."""
+    """The time until A is within 10% of A_opt, for each L from 1 to 6."""
     return {f"time_at_{L}": jnp.asarray(value) for L, value in zip(LOOPS, _times(loss), strict=True)}
 
 
@@ -324,8 +327,8 @@ def more_loops_slower(loss: Loss) -> Comparison:
     r"""Convergence is slower for more loops: the time from $A = 0$ to within $10\%$ of $A_{\mathrm{opt}}$ grows with
     $L$
 
-    Judged for 1 to 6 loops. True at long contexts, where the minimum is flatter the more loops there are; at n = 2d, d
-    = 10, one loop is the slowest.
+    Judged for 1 to 6 loops. The statement is true at long contexts, where more loops make the minimum flatter. At d =
+    10, n = 20 one loop is the slowest.
     """
     return rises(_times(loss))
 
@@ -343,8 +346,8 @@ SECTION.on((LONGER, LONGEST), spaces.FIGURES).corrected(
 def ends_off_identity(loss: LoopedLoss, flow: Trajectory) -> Comparison:
     """Training with $1$ loop does not converge to $I$ in this setup
 
-    One reading of the caption, which has just said that A converges to I for all numbers of loops; the other is
-    figure-4.one-loop. The limit is n/(n + d + 1) I, which is (d + 1)/(n + d + 1) off.
+    The caption can be read in two ways, and figure-4.one-loop judges the other one. The sentence before says that A
+    converges to I for all numbers of loops. The limit is n/(n + d + 1) I. It differs from I by (d + 1)/(n + d + 1) I.
     """
     d = loss.task.dimension
     distance = jnp.linalg.norm(flow.models.A[-1] - jnp.eye(d))
@@ -356,8 +359,8 @@ def stays_away(loss: LoopedLoss, flow: Trajectory) -> Comparison:
     r"""Training with $1$ loop does not converge at all in this setup: $\lVert A - A_{\mathrm{opt}} \rVert_F$ stays
     above $10\%$ of the start's
 
-    Judges the gradient flow, not the optimiser of the experiment, which the text does not describe. The other reading
-    of the caption, that A does not converge to I, is figure-4.one-loop.identity.
+    Judged along the gradient flow; the text does not describe the optimiser of the experiment. The other reading of the
+    caption, that A does not converge to I, is figure-4.one-loop.identity.
     """
     ends = jnp.stack([flow.models.A[0], flow.models.A[-1]])
     gaps = ends - loss.energy.centres[0] * jnp.eye(loss.task.dimension)[None]
