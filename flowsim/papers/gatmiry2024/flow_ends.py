@@ -23,7 +23,7 @@ def _end_from_identity(loss: setting.Loss, trajectory: Trajectory) -> Series:
 
 
 def end_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """a of A_opt = a I, |A - I| at the end of the flow, and d/n."""
+    """The a of A_opt = a I, |A - I|_2 at the end of the flow, and d/n."""
     return {
         "a": loss.energy.centres[0],
         "distance_from_identity": _end_from_identity(loss, trajectory)[0],
@@ -41,7 +41,7 @@ def tends_near_identity(loss: setting.Loss, flow: Trajectory) -> Comparison:
     in the limit
 
     The text gives no number for close; all rows of this paper read it as 10%. At n < d, A ends nearer to zero than to
-    I. That the loss converges is true of every gradient flow of a positive loss.
+    I. The loss converges along every gradient flow, because it decreases and is positive.
     """
     return at_most(_end_from_identity(loss, flow), setting.CLOSE, allowance=flow.way_to_go)
 
@@ -50,7 +50,7 @@ def tends_near_identity(loss: setting.Loss, flow: Trajectory) -> Comparison:
 def tends_to_minimum(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\Sigma^* = I$ and all $n > 1$ the loss converges to its minimum and $A$ to $A_{\mathrm{opt}} = a I$
 
-    a tends to 1 as d/n tends to 0; its value is among the constants.
+    a tends to 1 as d/n tends to 0. Its value is among the constants.
     """
     to_go = flow.way_to_go / loss.energy.centres[0]
     return equal(setting.deviation(loss, flow.models)[-1:], 0.0, 1.0, allowance=to_go)
@@ -71,7 +71,7 @@ def shrinks(loss: setting.Loss) -> Comparison:
 
 
 def identity_without_bias(loss: setting.Loss, start: PyTree) -> list[Hypothesis]:
-    """Sigma* = I and u = 0; A need not be symmetric."""
+    """The hypotheses Sigma* = I and u = 0 at the start. A need not be symmetric."""
     return [part for part in setting.identity_covariance(loss, start) if part.name != "A symmetric"]
 
 
@@ -88,8 +88,10 @@ def from_any_start(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For every $A(0)$, symmetric or not, $(1 - c) A_{\mathrm{opt}} \preceq A(t) \preceq (1 + c) A_{\mathrm{opt}}$
     from that time on, $c = 8 (1 + 4 d^{1/(2L)}) \xi^{1/(2L)}$
 
-    The theorem sets no condition on A(0), but its proof takes roots of A. It fails where A(0) is not symmetric: at n =
-    inf every A with (I - A)^L = 0 has loss zero, and flows end there. A <= B is read as x^T A x <= x^T B x.
+    The theorem has no condition on A(0), but its proof uses roots of A. The statement fails where A(0) is not
+    symmetric: at n = inf every A with (I - A)^L = 0 has loss zero, and flows end at such A far from I. They get there
+    late, after rounding alone moves them, and their verdicts cover only earlier times. A <= B means x^T A x <= x^T B x
+    for all x.
     """
     return neighbourhood.compare(loss, flow)
 
@@ -102,7 +104,7 @@ def from_any_start(loss: setting.Loss, flow: Trajectory) -> Comparison:
 def from_symmetric_starts(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""From every symmetric $A(0)$, positive or not, $A(t)$ tends to the $A_{\mathrm{opt}} = a I$ of symmetric matrices
 
-    A symmetric A(0) stays symmetric, and positivity is not needed.
+    If A(0) is symmetric, A(t) stays symmetric. A(0) need not be positive.
     """
     return tends_to_minimum.compare(loss, flow)
 
@@ -130,8 +132,9 @@ def not_stable(loss: LoopedLoss) -> Comparison:
     + K) A_{\mathrm{opt}}^{1/2}, 0) < \mathcal{L}(A_{\mathrm{opt}}, 0)$ for the antisymmetric $K = (e_1 e_2^\top - e_2
     e_1^\top)/\sqrt{n}$, given $L > 1$, $d > 1$ and $8 L d^2/\sqrt{n} \le 2^{-2L}$
 
-    Theorem 3.2 is about a global minimiser, but does not say that A is symmetric. Neither does (22), where A_opt^{1/2}
-    stands. At L = 2 the loss changes by -2 |K|^2/n + |K^2|^2 to leading order in 1/n.
+    Theorem 3.2 is about a global minimiser, but it does not say that A is symmetric. (22) does not say it either,
+    although it contains A_opt^{1/2}. At L = 2 the loss changes by -2 |K|_F^2/n + |K^2|_F^2 = -2/n^2, to leading order
+    in 1/n.
     """
     whole = LoopedLoss(loss.task, setting.loops(loss), symmetric=False)
     excess = whole(LoopedAttention(_turned(loss), loops=setting.loops(loss))) - loss.minimum
