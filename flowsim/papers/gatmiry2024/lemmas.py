@@ -6,7 +6,7 @@ from flowsim._core.types import Document
 
 
 def problem(name: str, loops: int, length: float | int | str, covariance: Any, **task: Any) -> Document:
-    """A problem given by a task and L, for statements without a flow."""
+    """A problem for statements without a flow. ``task`` has the other fields of its task."""
     return {
         "name": name,
         "task": {"covariance": covariance, "context_length": length, **task},
