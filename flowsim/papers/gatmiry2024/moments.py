@@ -1,4 +1,4 @@
-"""The L, n and spectrum of gatmiry2024's lemmas, the moments E W^k in exact rationals, and the pairings behind them."""
+"""What gatmiry2024's lemmas on moments share: L, n and the spectrum, moments E W^k in exact rationals, and pairings."""
 
 import collections
 import dataclasses
@@ -37,7 +37,7 @@ class Shape:
 
     @property
     def root_length(self) -> float:
-        """sqrt(n), infinite where n is."""
+        """sqrt(n); infinite if n is infinite."""
         return np.inf if self.length is None else float(self.length) ** 0.5
 
     @property
@@ -47,7 +47,7 @@ class Shape:
 
     @property
     def finite_length(self) -> int:
-        """n, in a setting where it is finite."""
+        """n, which the setting of the claim requires to be finite."""
         assert self.length is not None, "the setting of the claim"
         return self.length
 
@@ -57,7 +57,7 @@ class Shape:
 
 
 def shape(loss: Loss) -> Shape:
-    """The `Shape` of a looped model's problem; its eigenvalues are exactly those of the floats."""
+    """The `Shape` of the problem of a loss. Its eigenvalues are floats, written as exact rationals."""
     task = loss.task
     if isinstance(task, LinearRegression):
         covariance = np.asarray(task.covariance)
@@ -74,7 +74,7 @@ def shape(loss: Loss) -> Shape:
 
 
 def looped_with_finite_context(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the paper's setting with finite n; else the unmet hypothesis."""
+    """The unmet hypothesis, or None if the loss is `looped` and n is finite."""
     foreign = looped(loss)
     if foreign is not None or not isinstance(loss, Loss):
         return foreign
@@ -83,7 +83,7 @@ def looped_with_finite_context(loss: AbstractPopulationLoss) -> Hypothesis | Non
 
 
 def looped_with_few_dimensions(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the setting of the figures, finite n and a d small enough for draws; else the unmet hypothesis."""
+    """The unmet hypothesis, or None in the setting of the figures: finite n, and d small enough for random prompts."""
     if (foreign := looped_with_finite_context(loss)) is not None or not isinstance(loss, Loss):
         return foreign
     d = float(loss.task.dimension)
@@ -91,14 +91,14 @@ def looped_with_few_dimensions(loss: AbstractPopulationLoss) -> Hypothesis | Non
 
 
 def looped_by_matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the paper's setting with a loss of matrices and prompts that can be drawn; else the unmet hypothesis."""
+    """The unmet hypothesis, or None if the loss is `looped`, a function of matrices, and prompts can be sampled."""
     if isinstance(loss, LoopedLoss) and looped(loss) is None and can_be_drawn(loss.task):
         return None
     return unmet("a looped transformer on matrices, w drawn from N(0, covariance^-1), n for prompts to draw")
 
 
 def long_for_moments(multiple: int):
-    """n >= multiple k^2 d^2 for every k <= 2L; Lemma A.2 has multiple = 4."""
+    """The hypothesis n >= multiple k^2 d^2 for every k <= 2L. Lemma A.2 has the multiple 4."""
 
     def hypotheses(loss: Loss, start: Any) -> list[Hypothesis]:
         known = shape(loss)
@@ -121,10 +121,10 @@ class Cycles(NamedTuple):
 
 @functools.cache
 def census(power: int) -> dict[Cycles, int]:
-    """The number of pairings of {1, .., 2k} with each kind of `Cycles`.
+    """How many pairings of {1, .., 2k} have each value of `Cycles`.
 
-    The nodes of G_p are (1, 2), (3, 4), ..; those of G'_p are (2, 3), (4, 5), .. and (1, 2k). A pair joins the nodes of
-    its two indices.
+    The nodes of G_p are (1, 2), (3, 4), ..; the nodes of G'_p are (2, 3), (4, 5), .. and (1, 2k). A pair joins the
+    nodes of its two indices.
     """
     first = [i // 2 for i in range(2 * power)]
     second = [((i + 1) // 2) % power for i in range(2 * power)]
@@ -139,8 +139,10 @@ def census(power: int) -> dict[Cycles, int]:
 
 @functools.cache
 def shapes(power: int) -> dict[tuple[int, int, tuple[int, ...]], int]:
-    """The number of pairings for each number of cycles of G_p, size of the cycle c* of (1, 2k) in G'_p, and sorted
-    sizes of the other cycles of G'_p.
+    """How many pairings of {1, .., 2k} have each (C(G_p), |c*|, sizes of the other cycles of G'_p).
+
+    C(G_p) is the number of cycles of G_p, and |c*| is the size of the cycle of G'_p that contains the node (1, 2k). The
+    sizes of the other cycles are sorted.
     """
     first = [i // 2 for i in range(2 * power)]
     second = [((i + 1) // 2) % power for i in range(2 * power)]
@@ -154,7 +156,10 @@ def shapes(power: int) -> dict[tuple[int, int, tuple[int, ...]], int]:
 
 
 def cycles(power: int, nodes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> list[int]:
-    """For each of k nodes, the representative node of its cycle, where each pair joins the nodes of its two indices."""
+    """For each of k nodes, a node that represents its cycle.
+
+    Each pair joins the nodes of its two indices. ``nodes`` has the node of each index.
+    """
     root = list(range(power))
     for i, j in pairs:
         a, b = root[nodes[i]], root[nodes[j]]
@@ -192,10 +197,11 @@ def _trace_power(power: int) -> Terms:
 
 @functools.lru_cache(maxsize=512)
 def moment_errors(eigenvalues: Spectrum, multiplicities: tuple[int, ...], length: int | None, power: int) -> Spectrum:
-    """alpha^{(j)} - lambda_j^k for E[(M^{1/2} W M^{1/2})^k] = sum_j alpha^{(j)} u_j u_j^T, exact, one per eigenvalue.
+    """alpha^{(j)} - lambda_j^k, exact, for each eigenvalue lambda_j of M.
 
-    Since d tr (W M)^k = k tr((W M)^{k-1} W dM), alpha^{(j)} = (lambda_j / k) d/d lambda_j of E tr (W M)^k, in which
-    every term except the first carries a power of 1/n. ``length`` None is n = infinity.
+    The alpha^{(j)} are the eigenvalues of E[(M^{1/2} W M^{1/2})^k]. Since d tr (W M)^k = k tr((W M)^{k-1} W dM),
+    alpha^{(j)} is (lambda_j / k) d/d lambda_j E tr (W M)^k. In this mean every term except the first has a power of
+    1/n. ``length`` None means n = infinity.
     """
     sums = [sum(m * x**i for x, m in zip(eigenvalues, multiplicities, strict=True)) for i in range(power + 1)]
     totals = [Fraction(0)] * len(eigenvalues)
@@ -212,7 +218,10 @@ def moment_errors(eigenvalues: Spectrum, multiplicities: tuple[int, ...], length
 
 
 def residual_errors(eigenvalues: Spectrum, multiplicities: tuple[int, ...], length: int | None, power: int) -> Spectrum:
-    """beta^{(i)} - (1 - lambda_i)^k for E[(I - M^{1/2} W M^{1/2})^k], exact, one per eigenvalue."""
+    """beta^{(i)} - (1 - lambda_i)^k, exact, for each eigenvalue lambda_i of M.
+
+    The beta^{(i)} are the eigenvalues of E[(I - M^{1/2} W M^{1/2})^k].
+    """
     totals = [Fraction(0)] * len(eigenvalues)
     for j in range(1, power + 1):
         errors = moment_errors(eigenvalues, multiplicities, length, j)
@@ -221,7 +230,10 @@ def residual_errors(eigenvalues: Spectrum, multiplicities: tuple[int, ...], leng
 
 
 def _within(known: Shape, errors: Sequence[Spectrum], bounds: Sequence[float]) -> Comparison:
-    """|error| <= bound for every k and eigenvalue; nothing is promised at n = infinity, where both are zero."""
+    """The statement |error| <= bound for every k and eigenvalue.
+
+    At n = infinity both sides are zero and nothing is promised.
+    """
     sizes = jnp.asarray([[abs(float(error)) for error in row] for row in errors]).reshape(-1)
     limits = jnp.repeat(jnp.asarray(bounds), len(errors[0]))
     return at_most(sizes, limits, promised=known.length is not None)
@@ -233,12 +245,12 @@ def powers(known: Shape) -> range:
 
 
 def enumerated(known: Shape) -> range:
-    """The powers k = 1, .., 2L up to which all pairings are counted."""
+    """The powers k = 1, .., min(2L, 6), for which all pairings are counted."""
     return range(1, min(2 * known.loops, MOST_POWERS) + 1)
 
 
 def of_moments(bound: Bound) -> Compare:
-    """Compares |alpha^{(j)} - lambda_j^k| with bound(shape, k) times lambda_1^k, for all j and k <= 2L."""
+    """A decorator: compares |alpha^{(j)} - lambda_j^k| with bound(shape, k) lambda_1^k, for all j and k <= 2L."""
 
     @takes_like(bound)
     def compare(loss: Loss) -> Comparison:
@@ -251,7 +263,7 @@ def of_moments(bound: Bound) -> Compare:
 
 
 def _spectra(known: Shape) -> list[tuple[Spectrum, tuple[int, ...]]]:
-    """Spectra of A^{1/2} S A^{1/2} for A = I, 100 I, S^-1 and 2 S^-1; the errors depend on nothing else of A."""
+    """The spectra of A^{1/2} S A^{1/2} for A = I, 100 I, S^-1 and 2 S^-1. The errors depend only on this spectrum."""
     same, values = known.multiplicities, known.eigenvalues
     ones = ((Fraction(1),), (known.dimension,))
     twos = ((Fraction(2),), (known.dimension,))
@@ -259,7 +271,10 @@ def _spectra(known: Shape) -> list[tuple[Spectrum, tuple[int, ...]]]:
 
 
 def of_residuals(bound: Bound) -> Compare:
-    """Compares |beta^{(i)} - (1 - lambda_i)^k| with bound(shape, k) (lambda_1 + 1)^k at the spectra of several A."""
+    """A decorator: compares |beta^{(i)} - (1 - lambda_i)^k| with bound(shape, k) (lambda_1 + 1)^k.
+
+    The comparison is made for all i and k <= 2L, at the spectra of several A.
+    """
 
     @takes_like(bound)
     def compare(loss: Loss) -> Comparison:
@@ -274,7 +289,7 @@ def of_residuals(bound: Bound) -> Compare:
 
 
 def given_long_contexts(printed: Claim, section: Section, note: str) -> Claim:
-    """Declares a bound on moments once more, with the condition n >= 4 k^2 d^2 that the printed statement drops."""
+    """Declares the corrected form of a bound on moments: the printed form, given n >= 4 k^2 d^2."""
     statement = rf"{printed.statement}, given $n \ge 4 k^2 d^2$"
     return section.corrected(printed, statement=statement, note=CONDITION_KEPT + note, constants=printed.constants)(
         printed
