@@ -24,8 +24,9 @@ PROBLEMS = (problems.TEN_TO_THE_16, problems.SKEWED, problems.EASY)
 def covariances(d: int, low: float, high: float) -> Float[Array, "B d d"]:
     """Matrices W with low I <= W <= high I.
 
-    Their eigenvalues alternate between two of low, 1 and high. The bases are the axes, drawn ones, and the axes with
-    the first and the last rotated to lie halfway between them. The last two are W = low I and W = high I.
+    The eigenvalues of each W alternate between two of low, 1 and high. The eigenvectors are the axes, random
+    directions, or the axes with the first and the last rotated by 45 degrees. The last two matrices are low I and high
+    I.
     """
     rng = np.random.default_rng(0)
     bases = [np.eye(d), *(np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(_BASES))]
@@ -39,28 +40,30 @@ def covariances(d: int, low: float, high: float) -> Float[Array, "B d d"]:
 
 
 def _largest_error(loss: LoopedLoss, W: Matrix, left: Matrix, right: Matrix) -> Scalar:
-    """The largest (prediction - w^T x)^2 over |left^-1 w| = |right^-1 x| = 1, where the prompt's (1/n) X X^T is
-    Sigma*^{1/2} W Sigma*^{1/2}: the error is w^T (I - (1/n) X X^T A_opt)^L x.
+    """The largest (prediction - w^T x)^2 over all w and x with |left^-1 w| = |right^-1 x| = 1.
+
+    The prompt has (1/n) X X^T = Sigma*^{1/2} W Sigma*^{1/2}. Its error is, up to the sign, w^T (I - (1/n) X X^T
+    A_opt)^L x.
     """
     step = jnp.eye(W.shape[0]) - loss.root @ W @ loss.root @ loss.minimizer.A
     return jnp.linalg.norm(left.T @ jnp.linalg.matrix_power(step, loss.loops) @ right, ord=2) ** 2
 
 
 def _at_every_zeta(loss: LoopedLoss, sides: Callable[[float], tuple[Array, Array]]) -> Comparison:
-    """The statement left <= right at every zeta, with the rounding errors of Sigma*'s condition."""
+    """The statement left <= right at every zeta. The rounding errors grow with the condition number of Sigma*."""
     values = jnp.linalg.eigvalsh(loss.task.covariance)
     every = joined([at_most(*sides(zeta)) for zeta in ZETAS])
     return rounded(every, float(loss.task.dimension) * values[-1] / values[0])
 
 
 def bounded(loss: LoopedLoss, *, mean: bool, swapped: bool, from_zeta: bool = False) -> Comparison:
-    """The largest error over prompts with Sigma* <= Sigma_out <= (2 - zeta) Sigma* against the bound.
+    """The statement that the error is at most the bound, for prompts with Sigma* <= Sigma_out <= (2 - zeta) Sigma*.
 
     **Arguments:**
 
     - mean: Sigma_out is (1/n) X X^T, instead of X X^T.
     - swapped: the norms of the bound are |w|_{Sigma*} and |x|_{Sigma*^-1}, instead of |w|_{Sigma*^-1} and |x|_{Sigma*}.
-    - from_zeta: the lower bound on Sigma_out is zeta Sigma*.
+    - from_zeta: the lower bound on Sigma_out is zeta Sigma*, instead of Sigma*.
     """
     inverse_root = jnp.linalg.inv(loss.root)
     left, right = (inverse_root, loss.root) if swapped else (loss.root, inverse_root)
@@ -80,7 +83,7 @@ _READINGS = {"printed": (False, False), "mean_alone": (True, False), "norms_alon
 
 @eqx.filter_jit
 def error_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The largest ratio of error to bound: as printed in (30), with each of the two corrections, and with both."""
+    """The largest ratio of error to bound for the prompts of (30): as printed, with either correction, with both."""
     ratios = {}
     for name, (mean, swapped) in _READINGS.items():
         sides = bounded(loss, mean=mean, swapped=swapped, from_zeta=True)
@@ -98,8 +101,8 @@ def printed_error(loss: LoopedLoss) -> Comparison:
     implies $(\text{prediction} - y)^2 \le (1 + x)^2 (1 + x - \zeta)^{2L} \lVert x_q \rVert^2_{\Sigma^*} \lVert w
     \rVert^2_{{\Sigma^*}^{-1}}$, $x = 16 \delta d^{1/(2L)}$
 
-    The transformer divides by n but Sigma_out does not, so at X X^T = Sigma* the prediction hardly moves from zero. By
-    the proof, with A_opt close to Sigma*^-1, the norms are |x_q|_{Sigma*^-1} and |w|_{Sigma*}; its last step swaps
+    The transformer divides X X^T by n, but Sigma_out does not. So at X X^T = Sigma* the prediction stays close to zero.
+    A_opt is close to Sigma*^-1, so the proof leads to the norms |x_q|_{Sigma*^-1} and |w|_{Sigma*}; its last step swaps
     them.
     """
     return bounded(loss, mean=False, swapped=False)
@@ -112,8 +115,8 @@ def error(loss: LoopedLoss) -> Comparison:
     + x)^2 (1 + x - \zeta)^{2L} \lVert x_q \rVert^2_{{\Sigma^*}^{-1}} \lVert w \rVert^2_{\Sigma^*}$, $x = 16 \delta
     d^{1/(2L)}$
 
-    Sigma_out is the sample covariance, and the norms are those in which w and x_q are isotropic. Judged by the norm of
-    the matrix between w and x_q, which covers all w and x_q, at drawn and extreme (1/n) X X^T.
+    Sigma_out is the sample covariance. In these norms w and x_q are isotropic. Judged at random and extreme (1/n) X
+    X^T. The norm of the matrix between w and x_q covers all w and x_q.
     """
     return bounded(loss, mean=True, swapped=True)
 
@@ -145,7 +148,8 @@ def appendix_error(loss: LoopedLoss) -> Comparison:
     r"""The bound of Theorem 4.5 for $\zeta \Sigma^* \preceq \Sigma_{\mathrm{out}} \preceq (2 - \zeta) \Sigma^*$,
     $\Sigma_{\mathrm{out}} = X X^\top$
 
-    Fails as Theorem 4.5 does. (10) has no zeta on its left; with it, the bound is claimed for more prompts.
+    It fails for the reasons given at Theorem 4.5. (10) has Sigma* on its left, and here it is zeta Sigma*. So the bound
+    is claimed for more prompts.
     """
     return bounded(loss, mean=False, swapped=False, from_zeta=True)
 
@@ -175,7 +179,7 @@ def precision_bounded(loss: LoopedLoss) -> Comparison:
     r"""$(1 - x) A_{\mathrm{opt}}^{-1} \preceq \Sigma^* \preceq (1 + x) A_{\mathrm{opt}}^{-1}$, $x = 16 \delta
     d^{1/(2L)}$
 
-    What Theorem 3.2 implies for A_opt^-1, under its condition on n.
+    The proof concludes this from Theorem 3.2. Judged under the condition of that theorem on n.
     """
     relative = _through_optimum(loss, loss.task.covariance)
     bound = 16.0 * delta(loss) * dimension_root(loss)
@@ -190,8 +194,8 @@ def residual_bounded(loss: LoopedLoss) -> Comparison:
     I - A_{\mathrm{opt}}^{1/2} \Sigma_{\mathrm{out}} A_{\mathrm{opt}}^{1/2} \preceq (1 + x - \zeta) I$, $x = 16 \delta
     d^{1/(2L)}$
 
-    Judged at drawn and extreme Sigma_out. This is a statement about A_opt, so it does not matter that X X^T must be
-    divided by n.
+    Judged at random and extreme Sigma_out. This is a statement about A_opt, so the factor 1/n, which X X^T lacks, does
+    not matter.
     """
     x = 16.0 * delta(loss) * dimension_root(loss)
 
