@@ -1,6 +1,6 @@
 """gatmiry2024's sections 3.2 to 3.6: gradient descent on a prompt, Proposition 3.1, delta, and preconditioners.
 
-Judged on drawn prompts: one side is the literal attention or JAX's gradient, the other the printed formula.
+Judged on random prompts. One side is the literal attention or JAX's gradient, the other is the printed formula.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ PROBLEMS = (lemmas.SHORT, lemmas.SINGLE, lemmas.DEEP, lemmas.LONG)
 
 
 class Drawn(NamedTuple):
-    """A prompt with its weights w, and a preconditioner A."""
+    """A random prompt with its weights w, and a random preconditioner A."""
 
     X: Float[Array, "d n"]
     w: Float[Array, " d"]
@@ -58,7 +58,11 @@ class Drawn(NamedTuple):
 
 
 def drawn(loss: LoopedLoss, symmetric: bool) -> Drawn:
-    """Draws 6 prompts of the task, stacked, each with an A whose norm is about one over the covariance's."""
+    """6 random prompts of the task, stacked, each with a random A.
+
+    Sigma*^{1/2} A Sigma*^{1/2} is I plus a matrix of normal numbers with standard deviation 1/4. With ``symmetric``
+    only its symmetric part is kept.
+    """
     d, n = loss.task.dimension, int(float(loss.task.context_length))
     keys = jax.random.split(jax.random.key(0), 4)
     inverse_root = jnp.linalg.inv(loss.root)
@@ -72,7 +76,7 @@ def drawn(loss: LoopedLoss, symmetric: bool) -> Drawn:
 
 
 def of_prompts(*, symmetric: bool):
-    """Turns a function that gives both sides at one prompt into their comparison at all drawn prompts."""
+    """A decorator: turns the two sides at one prompt into the statement that they are equal at 6 random prompts."""
 
     def decorate(both: Callable[[LoopedLoss, Drawn], tuple[Array, Array]]):
         @takes_like(both)
@@ -90,7 +94,7 @@ def of_prompts(*, symmetric: bool):
 
 
 def conditioned(made: Callable[[LoopedLoss], Comparison]) -> Callable[[LoopedLoss], Comparison]:
-    """The comparison with rounding errors scaled by the condition numbers of the prompts' sample covariances."""
+    """A decorator: multiplies the rounding errors by the largest condition number of X X^T among the prompts."""
 
     @takes_like(made)
     def compare(loss: LoopedLoss) -> Comparison:
@@ -136,7 +140,7 @@ def hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 
 
 def _contraction(loss: LoopedLoss, step: Callable[[Array], Array]) -> tuple[Array, Array]:
-    """|I - s H|_2 and the condition number of the Hessian H at each drawn prompt, with s = step(eigenvalues of H)."""
+    """|I - s H|_2 and the condition number of the Hessian H at each random prompt, with s = step(eigenvalues of H)."""
     values = jax.vmap(lambda one: jnp.linalg.eigvalsh(_hessian(one)))(drawn(loss, True))
     return jnp.max(jnp.abs(1 - step(values)[:, None] * values), axis=1), values[:, -1] / values[:, 0]
 
@@ -184,8 +188,8 @@ def implements_descent(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""$L$ loops with $Q = \begin{bmatrix} A & 0 \\ 0 & 0 \end{bmatrix}$, $P = \begin{bmatrix} 0 & 0 \\ 0 & 1
     \end{bmatrix}$ predict $w_L^\top x_q$ of $L$ steps of preconditioned gradient descent
 
-    Judged on 6 drawn prompts and A that are not symmetric. The preconditioner is A^T, and the steps have size 1/(2n) on
-    |X^T w - y|^2.
+    Judged on 6 random prompts, with A that are not symmetric. The preconditioner is A^T. The step size on |X^T w - y|^2
+    is 1/(2n).
     """
     return _descends(loss, one, 0.5)
 
@@ -195,8 +199,8 @@ def implements_descent(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 def implements_printed_steps(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""The steps are $w_t = w_{t-1} - \tfrac{1}{n} A \nabla \lVert X^\top w - y \rVert^2$
 
-    The proof takes the gradient of |X^T w - y|^2 at zero to be X y; it is -2 X y. The transformer's steps are half as
-    long. Judged with A^T in place of A, which is the same for symmetric A.
+    The proof takes X y for the gradient of |X^T w - y|^2 at zero, but the gradient is -2 X y. So the transformer's
+    steps are half as long. Judged with A^T in place of A, which is the same for symmetric A.
     """
     return _descends(loss, one, 1.0)
 
@@ -206,7 +210,7 @@ def implements_printed_steps(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array
 def implemented_steps(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""The steps are $w_t = w_{t-1} - \tfrac{1}{2n} A^\top \nabla \lVert X^\top w - y \rVert^2$
 
-    Half the printed step on the printed function, that is, 1/n on half of it.
+    The step size is half the printed one. Equivalently, it is 1/n for half of |X^T w - y|^2.
     """
     return _descends(loss, one, 0.5)
 
@@ -223,7 +227,10 @@ def _blocks(A: Float[Array, "d d"]) -> tuple[Float[Array, "rows rows"], Float[Ar
 
 
 def _descent(one: Drawn, step: float, transposed: bool, count: int) -> Float[Array, "count d"]:
-    """w_1, w_2, .. of w <- w - (step/n) A grad |X^T w - y|^2 from 0, with A^T for A where ``transposed``."""
+    """The first ``count`` weights of gradient descent from zero, w <- w - (step/n) A grad |X^T w - y|^2.
+
+    With ``transposed`` A^T replaces A.
+    """
     A, w, found = one.A.T if transposed else one.A, jnp.zeros_like(one.w), []
     for _ in range(count):
         w = w - step / one.X.shape[1] * A @ one.slope(w)
@@ -281,7 +288,7 @@ def step_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 
 
 def _after_steps(loss: LoopedLoss, one: Drawn, step: float, transposed: bool) -> tuple[Array, Array]:
-    """Z^(1), .., Z^(L) of (3) against [X x_q; (y - X^T w_t)^T, -w_t^T x_q]."""
+    """Z^(1), .., Z^(L) of (3), and [X x_q; (y - X^T w_t)^T, -w_t^T x_q] for t = 1, .., L."""
     Z, found = embed(one.prompt), []
     for _ in range(loss.loops):
         Z = Z - attend(Z, *_blocks(one.A)) / one.X.shape[1]
@@ -315,13 +322,13 @@ def layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 
 
 def _deltas(loss: Loss, power: int) -> tuple[Array, Array]:
-    """4kd/sqrt(n), the delta of the remark on Theorem 3.2, and its k-th root, that of Lemma A.7."""
+    """4kd/sqrt(n) and its k-th root: delta in the remark on Theorem 3.2, and delta in Lemma A.7."""
     remark = shape(loss).first_order(power)
     return jnp.asarray(remark), jnp.asarray(remark ** (1 / power))
 
 
 def delta_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The delta of section 3.5, and the other two at k = 2L."""
+    """The delta of section 3.5, and both values of `_deltas` at k = 2L."""
     remark, lemma = _deltas(loss, powers(shape(loss))[-1])
     return {"section_3_5": delta(loss), "remark": remark, "lemma_a_7": lemma}
 
@@ -339,9 +346,9 @@ DELTAS = SECTION.on(
 def one_delta(loss: Loss) -> Comparison:
     r"""$\delta$ is one number: $(8Ld/\sqrt{n})^{1/(2L)} = 4kd/\sqrt{n} = (4kd/\sqrt{n})^{1/k}$ for all $k \le 2L$
 
-    The first stands in section 3.5 and Theorem 3.2, the second in the remark on the theorem and in the proof of Lemma
-    A.5, which leaves its delta open, the third in Lemma A.7. Both lemmas are said to restate Lemmas 4.2 and 4.3, where
-    delta is the first.
+    The first is in section 3.5 and Theorem 3.2. The second is in the remark on the theorem and in the proof of Lemma
+    A.5, which does not define its delta. The third is in Lemma A.7. Both lemmas are said to restate Lemmas 4.2 and 4.3,
+    where delta is the first.
     """
     others = [other for k in powers(shape(loss)) for other in _deltas(loss, k)]
     return equal(jnp.stack(others), delta(loss), delta(loss))
@@ -351,8 +358,8 @@ def one_delta(loss: Loss) -> Comparison:
 def same_delta_at_the_last_power(loss: Loss) -> Comparison:
     r"""At $k = 2L$ the $\delta$ of Lemma A.7 is that of section 3.5, and the remark's is its power $2L$
 
-    For k < 2L and delta < 1, 4kd/sqrt(n) is below delta^k, so that Lemmas A.5 and A.7 bound more strictly than Lemmas
-    4.2 and 4.3.
+    For k < 2L and delta < 1, 4kd/sqrt(n) is below delta^k. So the bounds of Lemmas A.5 and A.7 are stricter than those
+    of Lemmas 4.2 and 4.3.
     """
     last = powers(shape(loss))[-1]
     remark, lemma = _deltas(loss, last)
