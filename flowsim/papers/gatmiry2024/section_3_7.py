@@ -15,7 +15,7 @@ from flowsim.papers.gatmiry2024 import lemmas, problems, setting, spaces
 
 
 def minimum_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The minimum, the bound on it, and d (d/n)^L, the order of the minimum."""
+    """The minimum, its bound, and its order d (d/n)^L."""
     n, d, L = loss.task.context_length, loss.task.dimension, setting.loops(loss)
     return {"minimum": loss.minimum, "bound": d * 4.0**L * setting.delta_power(loss), "order": d * (d / n) ** L}
 
@@ -44,16 +44,16 @@ def minimiser_bounded(loss: setting.Loss) -> Comparison:
     r"""Under that condition $(1 - c) {\Sigma^*}^{-1} \preceq A_{\mathrm{opt}} \preceq (1 + c) {\Sigma^*}^{-1}$, $c = 8
     \delta d^{1/(2L)}$, and $u_{\mathrm{opt}} = 0$
 
-    1 - c > 0 needs sqrt(n) > 8 L d^2 8^{2L}; the condition allows c up to 4. Both halves are compared at every finite
-    n, for the A_opt of symmetric matrices; over all A there is a lower one (theorem-3.3.stability). The distance is of
-    the order d/n, so the remark that the estimate is the best one can hope for is wrong. u_opt = 0 is judged for L <=
-    2; the term in u is the mean of a square at every L.
+    1 - c > 0 needs sqrt(n) > 8 L d^2 8^{2L}, but the condition allows c up to 4. Both inequalities are compared at
+    every finite n, for the A_opt among symmetric matrices. Among all matrices there is a lower loss
+    (theorem-3.3.stability). The distance is of the order d/n, so the remark that the estimate is the best one can hope
+    for is wrong. u_opt = 0 is judged for L <= 2. At every L the term in u is the mean of a square.
     """
     return joined([setting.within(loss, 8.0), setting.bias_is_zero(loss)])
 
 
 def exponents(loss: setting.Loss) -> tuple[float, float, float]:
-    """L/(L-1), 16 L/(L-1) and L/(2L-1), with L = 2 in place of L = 1, to which the statements do not apply."""
+    """L/(L-1), 16 L/(L-1) and L/(2L-1). L = 1, to which the statements do not apply, is replaced by L = 2."""
     L = max(setting.loops(loss), 2)
     return L / (L - 1), 16 * L / (L - 1), L / (2 * L - 1)
 
@@ -79,17 +79,21 @@ def _reached(loss: setting.Loss, t: Series, level) -> Series:
 
 
 def _in_time(loss: setting.Loss, trajectory: Trajectory, level) -> Comparison:
-    """L(A(t)) against xi, promised where xi < L(A(0)), since no flow rises above its start."""
+    """The statement L(A(t)) <= xi, promised where xi < L(A(0)).
+
+    Otherwise it says nothing, because the loss never rises above its value at the start.
+    """
     xi = _reached(loss, trajectory.t, level)
     promised = xi < trajectory.loss[0]
     return at_most(trajectory.loss, jnp.where(promised, xi, trajectory.loss[0]), promised=promised)
 
 
 def time_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The products t xi^{(L-1)/L}: as printed, as corrected, the largest along the flow above the threshold, and
-    d^{(L-1)/L} / (4 L (L-1)), that at n = inf and Sigma* = I. Then the threshold.
+    """Four values of t xi^{(L-1)/L}, and the threshold.
 
-    The correction restores d, lambda_d of Sigma* and an exponent, which the proof loses.
+    They are the printed value, the corrected value, the largest value along the flow above the threshold, and
+    d^{(L-1)/L} / (4 L (L-1)), the limit for small xi at n = inf and Sigma* = I. The correction restores d, the least
+    eigenvalue lambda_d of Sigma* and an exponent, which the proof loses.
     """
     power, K, exponent = exponents(loss)
     d, L = loss.task.dimension, max(setting.loops(loss), 2)
@@ -109,9 +113,9 @@ def in_printed_time(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\Sigma^* = I$ and $\xi \ge 2 (4 \delta)^{2L}$, $\mathcal{L}(A(t)) \le \xi$ from $t = (1/\xi)^{(L-1)/L}
     \bigl(\frac{16L}{L-1}\bigr)^{(L-1)/(2L-1)}$ on
 
-    At n = inf, from A = 0, xi is reached at t = ((d/xi)^{(L-1)/L} - 1)/(4 L (L-1)), later than printed where d is large
-    (d > 645 for two loops and small xi). The proof takes the constant of Theorem 3.4, which lacks d^{-(L-1)/L}, and
-    misplaces the exponent of 16L/(L-1).
+    At n = inf the flow from A = 0 reaches xi at t = ((d/xi)^{(L-1)/L} - 1)/(4 L (L-1)). This is later than printed
+    where d is large: for two loops and small xi, where d > 645. The proof uses the constant of Theorem 3.4, which lacks
+    d^{-(L-1)/L}, and misplaces the exponent of 16L/(L-1).
     """
     return _in_time(loss, flow, _printed_level)
 
@@ -125,13 +129,16 @@ def in_time(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\Sigma^* = I$, $8 L d^2/\sqrt{n} \le 2^{-2L}$ and $\xi \ge 2 (4 \delta)^{2L}$, $\mathcal{L}(A(t)) \le \xi$
     from $t = (d/\xi)^{(L-1)/L} \frac{16L}{L-1}$ on
 
-    Follows from solving the differential inequality of the corrected Theorem 3.4.
+    The differential inequality of the corrected Theorem 3.4 implies this.
     """
     return _in_time(loss, flow, _level)
 
 
 def neighbourhood_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """8 (1 + 4 d^{1/(2L)}), and the context length beyond which the lower half says more than A >= 0."""
+    """The factor 8 (1 + 4 d^{1/(2L)}), and the context length above which c < 1 is possible.
+
+    Where c >= 1, the lower half says no more than A >= 0.
+    """
     L, factor = setting.loops(loss), 8.0 * (1.0 + 4.0 * setting.dimension_root(loss))
     needed = 16.0 * L * loss.task.dimension * (4.0 * factor) ** (2 * L)
     return {"factor": jnp.asarray(factor), "context_length_needed": jnp.asarray(float(needed) ** 2)}
@@ -158,7 +165,8 @@ def printed_threshold(loss: setting.Loss) -> Scalar:
 def dominance_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
     """The constants of `sharp_constants`, with the threshold of Theorem 3.4.
 
-    That of long contexts, 4 L^2 lambda_d^2 d^{-(L-1)/L}, is attained at multiples of I where Sigma* is one too.
+    The constant of long contexts, 4 L^2 lambda_d^2 d^{-(L-1)/L}, is attained at multiples of I if Sigma* is a multiple
+    of I.
     """
     return setting.sharp_constants(loss, trajectory, printed_threshold(loss))
 
@@ -203,14 +211,17 @@ _LENGTHS = (0.5, 1.0, 2.0, 4.0)
 
 
 def _halfway(loss: LoopedLoss, pairs: Pairs) -> tuple[Array, Array]:
-    """L((A + B)/2, 0) and (L(A, 0) + L(B, 0))/2 for each pair of A' and B'."""
+    """L((A + B)/2, 0) and (L(A, 0) + L(B, 0))/2 for each pair (A', B')."""
     inverse_root = jnp.linalg.inv(loss.root)
     energy = lambda A: loss(LoopedAttention(inverse_root @ A @ inverse_root, loops=setting.loops(loss)))
     return jax.lax.map(lambda pair: (energy((pair[0] + pair[1]) / 2), (energy(pair[0]) + energy(pair[1])) / 2), pairs)
 
 
 def _nilpotent(loss: LoopedLoss) -> Pairs:
-    """Pairs of A' = c I + r e_1 e_d^T and its transpose, c I the best multiple of I; at d = 1, c + r and c - r."""
+    """Pairs of A' = c I + r e_1 e_d^T and its transpose, for several r. At d = 1 they are c + r and c - r.
+
+    c I is the best multiple of I.
+    """
     d, c = loss.task.dimension, loss.energy.centres[0]
     corner = jnp.zeros((d, d)).at[0, d - 1].set(1.0)
     other = corner.T if d > 1 else -corner
@@ -219,9 +230,9 @@ def _nilpotent(loss: LoopedLoss) -> Pairs:
 
 
 def _best_pair(loss: LoopedLoss) -> tuple[Array, Array]:
-    """The loss halfway between A and B, and the mean of the losses at A and at B.
+    """For one pair of `_nilpotent`, the loss halfway between A and B, and the mean of the losses at A and at B.
 
-    Of all pairs, this is the one with the largest 1 - mean/halfway.
+    It is the pair with the largest 1 - mean/halfway.
     """
     middle, mean = _halfway(LoopedLoss(loss.task, setting.loops(loss), symmetric=False), _nilpotent(loss))
     best = jnp.argmax((middle - mean) / middle)
@@ -234,7 +245,10 @@ _few_loops = setting.condition(
 
 
 def _decided(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
-    """The answer is known: some pair has a loss halfway above its mean, or none has because L = 1 or d = 1."""
+    """The hypothesis that the answer is known.
+
+    Either some pair has a loss halfway above the mean of its losses, or no pair has because L = 1 or d = 1.
+    """
     few = _few_loops(loss, start)
     if setting.loops(loss) == 1 or loss.task.dimension == 1 or not few[0].met:
         return few
@@ -256,9 +270,9 @@ def not_convex(loss: LoopedLoss) -> Comparison:
     r"""The landscape of the loss in $A$ is highly non-convex: $\mathcal{L}\bigl((A + B)/2, 0\bigr) >
     \bigl(\mathcal{L}(A, 0) + \mathcal{L}(B, 0)\bigr)/2$ for some $A$, $B$
 
-    Judged at B = A^T, Sigma*^{1/2} A Sigma*^{1/2} = c I + r e_1 e_d^T. At L = 1 the loss is quadratic, and at d = 1 it
-    is a mean of even powers; both are convex. At short contexts no such pair may be found, as for two loops at n = 5, d
-    = 3; the row is then unresolved.
+    Judged at B = A^T with Sigma*^{1/2} A Sigma*^{1/2} = c I + r e_1 e_d^T. At L = 1 the loss is quadratic, and at d = 1
+    it is a mean of even powers. Both are convex. At short contexts this search can fail to find a pair, as for two
+    loops at n = 5, d = 3. The row is then unresolved.
     """
     middle, mean = _best_pair(loss)
     return at_least(middle[None], mean[None], size=middle[None])
@@ -275,7 +289,7 @@ CONVEXITY.on((_INFINITE, _LONG), spaces.LANDSCAPES).corrected(
 
 
 def _symmetric(loss: LoopedLoss) -> Pairs:
-    """Drawn pairs of symmetric A' and B' of many sizes, positive or not."""
+    """Random pairs of symmetric A' and B' of many sizes. They need not be positive."""
     d = loss.task.dimension
     noise = jax.random.normal(jax.random.key(0), (_PAIRS, 2, d, d))
     sizes = jnp.geomspace(0.1, 10.0, _PAIRS)[:, None, None, None]
@@ -283,7 +297,7 @@ def _symmetric(loss: LoopedLoss) -> Pairs:
 
 
 def _infinite(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
-    """n = infinity."""
+    """The hypothesis n = infinity."""
     return [agrees("n = infinity", float(1.0 / loss.task.context_length), 0.0)]
 
 
@@ -294,7 +308,7 @@ def convex_on_symmetric(loss: LoopedLoss) -> Comparison:
     r"""At $n = \infty$ the loss is convex on symmetric $A$, to which $A^{1/2}$ and the flow of Theorem 3.3 belong
 
     The loss is tr (I - Sigma*^{1/2} A Sigma*^{1/2})^{2L}, the trace of a convex function. So convex analysis does apply
-    in the limit of Theorem 3.3; only strong convexity is lost, for L > 1. Judged at drawn A and B.
+    in the limit of Theorem 3.3. Only strong convexity is lost, for L > 1. Judged at random A and B.
     """
     middle, mean = _halfway(loss, _symmetric(loss))
     return rounded(at_most(middle, mean), jnp.asarray(float(loss.task.dimension)))
