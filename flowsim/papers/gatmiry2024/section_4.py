@@ -14,17 +14,17 @@ from flowsim.tasks import LinearRegression
 
 
 def _sides(loss: LoopedLoss) -> tuple[TracePolynomial, TracePolynomial, LinearRegression]:
-    """E tr (I - A^{1/2} Sigma A^{1/2})^{2L} as printed, and L(A, 0), of the task."""
+    """The printed E tr (I - A^{1/2} Sigma A^{1/2})^{2L} and L(A, 0), as functions of n and A', and the task."""
     return power_terms(2 * loss.loops), loop_terms(loss.loops, True, False), loss.task
 
 
 def _matrices(loss: LoopedLoss) -> dict[str, appendix_a_layers.Layers]:
-    """Four drawn A' and I."""
+    """Four random A', and I."""
     return {"A": appendix_a_layers.drawn_matrices(loss.task, 4)}
 
 
 def gap_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The largest share of L(A, 0) by which the printed expression is below it, among the drawn A."""
+    """The largest share of L(A, 0) by which the printed expression is below it, among the random A."""
     printed, true, _ = appendix_a_layers.both_expectations(*_sides(loss), _matrices(loss))
     return {"largest_share_below": jnp.max(1 - printed / true)}
 
@@ -42,8 +42,9 @@ ON_LONG_LENGTHS = SECTION.on(lemmas.LONG_LENGTHS, spaces.MOMENTS, hypotheses=mom
 def printed_looped_loss(loss: LoopedLoss) -> Comparison:
     r"""$\mathcal{L}(A, 0) = \mathbb{E} \operatorname{tr} (I - A^{1/2} \Sigma A^{1/2})^{2L}$
 
-    The expression is the |.|_F^2 of the loss with the sample covariance in place of the population's. They are equal
-    for every prompt if A is a multiple of S^-1; otherwise the expression is below the loss by a share of order 1/n.
+    The loss is E |S^{-1/2} (I - Sigma A)^L S^{1/2}|_F^2, with S the population covariance. With the sample covariance
+    Sigma in place of S this becomes the printed expression. The two are equal for every prompt if A is a multiple of
+    S^-1. Otherwise the expression is below the loss by a share of order 1/n.
     """
     return appendix_a_layers.identity(*_sides(loss), _matrices(loss))
 
@@ -153,7 +154,7 @@ def proximity(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\epsilon > 4 \delta$, $\mathcal{L}(A, 0) \le \epsilon^{2L}/2$ implies $(1 - c \epsilon) A_{\mathrm{opt}}
     \preceq A \preceq (1 + c \epsilon) A_{\mathrm{opt}}$, $c = 4 + 16 d^{1/(2L)}$
 
-    Judges both halves, along the flow and at drawn A. 1 - c epsilon > 0 needs sqrt(n) > 8 L d (4c)^{2L}.
+    Both halves are judged, along the flow and at random A. 1 - c epsilon > 0 needs sqrt(n) > 8 L d (4c)^{2L}.
     """
     points = setting.everywhere(loss, flow)
     epsilon = jnp.maximum((2.0 * points.loss) ** (1 / (2 * setting.loops(loss))), 4.0 * setting.delta(loss))
