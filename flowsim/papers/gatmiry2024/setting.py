@@ -1,8 +1,9 @@
-"""The setting, symbols and points of gatmiry2024's statements about the loss of looped transformers, and shared parts.
+"""What gatmiry2024's statements about the loss of looped transformers share: setting, symbols, points and bounds.
 
-The loss is a function of symmetric matrices with u = 0, or of their eigenvalues. n, d and L are its context length,
-dimension and number of loops, Sigma* its covariance, and A_opt = c Sigma*^-1 its minimiser, whose distance from
-Sigma*^-1 Theorems 3.2 and A.8 bound. Gradient dominance is |grad L|^2 >= c L^{(2L-1)/L} above a threshold.
+The loss is a function of a symmetric matrix A at u = 0, or of the eigenvalues of A. n is the context length, d the
+dimension, L the number of loops and Sigma* the covariance. The minimiser is A_opt = c Sigma*^-1. Theorems 3.2 and A.8
+bound its distance from Sigma*^-1. Gradient dominance is the inequality |grad L|^2 >= constant L^{(2L-1)/L} where the
+loss is above a threshold.
 """
 
 import functools
@@ -36,8 +37,10 @@ _EPSILON = float(np.finfo(np.float64).eps)
 
 
 class Points(NamedTuple):
-    """What is known at T parameters A: the loss, |grad L|^2, |A_opt^{-1/2} A A_opt^{-1/2} - I|, and the factor by which
-    the rounding errors of the loss exceed its last digit.
+    """Values at each of T parameters A.
+
+    The fields are the loss, |grad L|^2, |A_opt^{-1/2} A A_opt^{-1/2} - I|_2, and the conditioning: the relative
+    rounding error of the loss divided by the machine epsilon.
     """
 
     loss: Series
@@ -47,7 +50,9 @@ class Points(NamedTuple):
 
 
 def approximate(values: ArrayLike | list[float]) -> Array:
-    """Numbers of a quadrature, a search or draws of NumPy. No certificate can hold them: they cannot be traced.
+    """The values as an array that no certificate can contain.
+
+    The values come from a quadrature, a search or random numbers of NumPy, which cannot be traced.
 
     **Raises:** `jax.errors.TracerArrayConversionError` in a trace.
     """
@@ -58,7 +63,7 @@ def approximate(values: ArrayLike | list[float]) -> Array:
 
 
 def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the paper's setting, one matrix for all layers and w ~ N(0, Sigma*^-1); else the unmet hypothesis."""
+    """The unmet hypothesis, or None in the paper's setting: one matrix for all layers and w ~ N(0, Sigma*^-1)."""
     if not isinstance(loss, LoopedLoss | DiagonalLayersLoss) or (
         isinstance(loss, DiagonalLayersLoss) and not loss.looped
     ):
@@ -68,7 +73,7 @@ def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the paper's setting with a loss of matrices, not of eigenvalues alone; else the unmet hypothesis."""
+    """The unmet hypothesis, or None if the loss is `looped` and a function of matrices, not only of eigenvalues."""
     return looped(loss) or (None if isinstance(loss, LoopedLoss) else unmet("a loss of matrices"))
 
 
@@ -83,12 +88,12 @@ def dominance_power(loss: Loss) -> float:
 
 
 def dimension_loss(loss: Loss) -> float:
-    """d^{-(L-1)/L}, the factor that Hoelder's inequality costs between sums of powers 4L - 2 and 2L."""
+    """The factor d^{-(L-1)/L} in Hoelder's sum_i |x_i|^{4L-2} >= d^{-(L-1)/L} (sum_i |x_i|^{2L})^{(2L-1)/L}."""
     return float(loss.task.dimension) ** (-(loops(loss) - 1) / loops(loss))
 
 
 def dominance_factor(loss: Loss) -> Scalar:
-    """lambda_d^2 d^{-(L-1)/L}: what the least eigenvalue of Sigma* and Hoelder's inequality cost |grad L|^2."""
+    """lambda_d^2 d^{-(L-1)/L}, the factor that Sigma* and Hoelder's inequality add to the lower bound on |grad L|^2."""
     return least_eigenvalue(loss) ** 2 * dimension_loss(loss)
 
 
@@ -108,7 +113,7 @@ def dimension_root(loss: Loss) -> float:
 
 
 def covariance_eigenvalues(loss: Loss) -> Float[Array, " r"]:
-    """The eigenvalues of Sigma*, without multiplicities for a loss of eigenvalues."""
+    """The eigenvalues of Sigma*. A loss of eigenvalues lists each once, whatever its multiplicity."""
     return jnp.linalg.eigvalsh(loss.task.covariance) if isinstance(loss, LoopedLoss) else loss.task.eigenvalues
 
 
@@ -121,7 +126,7 @@ LOOPED = functools.partial(Section, "gatmiry2024", *MODELS, setting=looped)
 
 
 def condition(name: str, sides: Callable[[Any], tuple[Scalar | float, str, float]]) -> Conditions:
-    """The hypothesis that a number of a loss has a relation to another: ``sides`` gives both and the relation."""
+    """The hypothesis that two numbers of a loss satisfy a relation. ``sides`` gives number, relation and bound."""
     return lambda loss, start: [hypothesis(name, *sides(loss))]
 
 
@@ -134,13 +139,13 @@ several_loops = condition("L > 1", lambda loss: (float(loops(loss)), ">", 1.0))
 
 
 def identity_covariance(loss: Loss, start: PyTree) -> list[Hypothesis]:
-    """Sigma* = I, and at the start u = 0 and A is symmetric."""
+    """The hypotheses Sigma* = I, and u = 0 and A symmetric at the start."""
     gap = float(jnp.max(jnp.abs(covariance_eigenvalues(loss) - 1.0)))
     return [agrees("Sigma* = I", gap, 0.0), *without_bias(loss, start)]
 
 
 def without_bias(loss: Loss, start: PyTree) -> list[Hypothesis]:
-    """At the start u = 0, and A is symmetric, which A^{1/2} needs."""
+    """The hypotheses u = 0 and A symmetric at the start. A^{1/2} needs a symmetric A."""
     if isinstance(start, DiagonalLayers):
         return []
     asymmetry = jnp.max(jnp.abs(start.A - start.A.T))
@@ -164,9 +169,12 @@ def deviation(loss: Loss, models: PyTree) -> Series:
 
 
 def drawn(loss: Loss) -> PyTree:
-    """Stacked models A = A_opt^{1/2} (I + r D) A_opt^{1/2}, with |r| from 1e-4 to 100 and both signs of r.
+    """Stacked models A = A_opt^{1/2} (I + r D) A_opt^{1/2}, for 26 numbers r and 5 matrices D.
 
-    D is I, of rank one, of half the rank, or drawn; for a loss of matrices its basis is not that of Sigma*.
+    |r| runs from 1e-4 to 100, with both signs of r. The eigenvalues of the five D are: all 1; 1 for the first and 0 for
+    the others; 1 and 0 in turn; and twice random numbers in [-1, 1]. For a loss of matrices the eigenvectors of D are
+    random. For a loss of eigenvalues they are the eigenvectors of Sigma*, and D has one eigenvalue for each that Sigma*
+    lists.
     """
     r = covariance_eigenvalues(loss).size
     rng = np.random.default_rng(0)
@@ -197,7 +205,7 @@ def at_points(loss: Loss, models: PyTree) -> Points:
 
 
 def everywhere(loss: Loss, trajectory: Trajectory) -> Points:
-    """The points along a flow, followed by the drawn points."""
+    """The `Points` along a flow, followed by those at the models of `drawn`."""
     # Along a flow the conditioning is 1, because rounding there is measured separately, by moving the weights.
     along = Points(
         trajectory.loss, trajectory.grad_norm_sq, deviation(loss, trajectory.models), jnp.ones_like(trajectory.loss)
@@ -206,7 +214,10 @@ def everywhere(loss: Loss, trajectory: Trajectory) -> Points:
 
 
 def compared(comparison: Comparison, points: Points) -> Comparison:
-    """The comparison with the points' rounding errors, and without points whose losses keep too few digits."""
+    """The comparison with the rounding errors of the points.
+
+    Nothing is promised where the loss has fewer than 6 correct digits.
+    """
     known = points.conditioning * _EPSILON < 10.0**-_FEWEST_DIGITS
     moved = comparison.promised & known, comparison.scale * points.conditioning
     return eqx.tree_at(lambda c: (c.promised, c.scale), comparison, moved)
@@ -216,32 +227,33 @@ _MOST_LOOPS_WITH_BIAS = 2  # beyond this the exact loss with u is slow to build
 
 
 def _from_identity(loss: Loss) -> Series:
-    """|A_opt^{1/2} Sigma* A_opt^{1/2} - I|, as one entry."""
+    """|A_opt^{1/2} Sigma* A_opt^{1/2} - I|_2, as an array of one entry."""
     best = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, loss.minimizer)
     return jnp.max(jnp.abs(whitened(loss, best) - 1.0), axis=1)
 
 
 @eqx.filter_jit
 def minimum_below(loss: Loss) -> Comparison:
-    """min L <= d 4^L delta^{2L}; nothing is promised at n = inf, where both are zero."""
+    """The statement min L <= d 4^L delta^{2L}. At n = inf both sides are zero and nothing is promised."""
     bound = loss.task.dimension * 4.0 ** loops(loss) * delta_power(loss)
     return at_most(loss.minimum[None], bound[None], promised=jnp.isfinite(loss.task.context_length))
 
 
 @eqx.filter_jit
 def within(loss: Loss, factor: float) -> Comparison:
-    """(1 - e) Sigma*^-1 <= A_opt <= (1 + e) Sigma*^-1 with e = factor delta d^{1/(2L)}, both halves in one number;
-    nothing is promised at n = inf, where both are equalities.
+    """The statement (1 - e) Sigma*^-1 <= A_opt <= (1 + e) Sigma*^-1 with e = factor delta d^{1/(2L)}.
+
+    It is judged as |A_opt^{1/2} Sigma* A_opt^{1/2} - I|_2 <= e. At n = inf both sides are zero and nothing is promised.
     """
     bound = factor * delta(loss) * dimension_root(loss)
     return at_most(_from_identity(loss), bound[None], promised=jnp.isfinite(loss.task.context_length))
 
 
 def bias_is_zero(loss: Loss) -> Comparison:
-    """u_opt = 0: L(A_opt, u) - L(A_opt, 0) > 0 at u along the axes and at drawn u.
+    """The statement u_opt = 0, judged as L(A_opt, u) - L(A_opt, 0) > 0 at unit vectors and at random u.
 
-    Compared only up to L = 2, where the exact loss with u is quick to build; the difference is the mean of a square at
-    every L.
+    Nothing is promised for a loss of eigenvalues, nor beyond L = 2, where the exact loss with u is slow to build. At
+    every L the difference is the mean of a square.
     """
     d = loss.task.dimension
     if not isinstance(loss, LoopedLoss) or loops(loss) > _MOST_LOOPS_WITH_BIAS:
@@ -253,7 +265,7 @@ def bias_is_zero(loss: Loss) -> Comparison:
 
 
 def minimiser_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The distance |A_opt' - I|, the c of Theorem 3.2, and d/n, the order of the distance."""
+    """The distance |A_opt^{1/2} Sigma* A_opt^{1/2} - I|_2, its bound c in Theorem 3.2, and its order d/n."""
     return {
         "distance": _from_identity(loss)[0],
         "c": 8.0 * delta(loss) * dimension_root(loss),
@@ -268,9 +280,11 @@ SMALLEST, LARGEST = -30.3, 10.1
 
 
 def crossing(increasing, values: Series, largest: float) -> tuple[Series, Series]:
-    """Two adjacent numbers for each value: the function is at most the value at the first and above it at the second.
+    """For each value, two adjacent numbers between which an increasing function crosses the value.
 
-    Bisects logarithms from 10^-30.3 to 10^largest; where the function never exceeds the value, both are 10^largest.
+    At the first number the function is at most the value, at the second it is above. Bisection of the logarithm finds
+    them between 10^-30.3 and 10^largest. If the function never exceeds the value, both are 10^largest. If it always
+    does, both are 10^-30.3 up to rounding.
     """
 
     def halve(_, interval):
@@ -312,15 +326,17 @@ def appendix_threshold(loss: Loss) -> Scalar:
 
 
 def dominates(loss: Loss, points: Points, constant: ArrayLike, threshold: Scalar) -> Comparison:
-    """|grad L|^2 against c L^{(2L-1)/L} at points where L is at least the threshold."""
+    """The statement |grad L|^2 >= constant L^{(2L-1)/L} at the points where L is at least the threshold."""
     comparison = gradient_dominance(points.grad_norm_sq, points.loss, constant, dominance_power(loss), threshold)
     return compared(comparison, points)
 
 
 def sharp_constants(loss: Loss, trajectory: Trajectory, threshold: Scalar) -> dict[str, Array]:
-    """The paper's constant and power, and the sharp constant: above the threshold along the flow, and at n = inf.
+    """The constants to report for gradient dominance above a threshold.
 
-    Then the threshold, the largest loss at which the inequality fails, and the minimum.
+    These are the paper's constant and power, the sharp constant above the threshold along the flow, and the constant at
+    n = inf, 4 L^2 lambda_d^2 d^{-(L-1)/L}, which is sharp if Sigma* is a multiple of I. Then the threshold, the largest
+    loss along the flow at which the inequality fails, and the minimum of the loss.
     """
     sides = trajectory.grad_norm_sq, trajectory.loss
     power, L = dominance_power(loss), loops(loss)
