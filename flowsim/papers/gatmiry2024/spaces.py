@@ -22,7 +22,7 @@ def _looped(axes: dict[str, Axis], kind: str = "zeros", *, covariance: Any = "id
 
 
 def _wide(axes: dict[str, Axis], **task: Any) -> Space:
-    """Restricted to eigenvalues, so that no array grows with the dimension."""
+    """Problems of up to 10^6 dimensions, restricted to eigenvalues so that no array grows with the dimension."""
     problem = _looped({}, task=task, flow={"restrict": "eigenbasis", "rtol": 1e-6}).problem
     return Space({"task.dimension": Whole(1, 10**6)} | _LOOPS | axes, problem, shapes=("model.loops",))
 
