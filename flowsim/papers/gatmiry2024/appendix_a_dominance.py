@@ -13,7 +13,7 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.papers.gatmiry2024 import problems, setting, spaces
 
-_DRAWN = "Judged at drawn positive A for which an epsilon as in Lemma A.10 exists. "
+_DRAWN = "Judged at random positive A for which Lemma A.10 allows an epsilon. "
 
 
 small_delta = setting.condition(
