@@ -32,7 +32,7 @@ Vectors = Float[Array, "k d"]
 
 _PROMPTS = 6
 MOST_LAYERS = 3  # distinct layers in an exact expectation
-JUDGED = "Judged on 6 drawn contexts, layer by layer. "
+JUDGED = "Judged on 6 random contexts, layer by layer. "
 PROBLEMS = (lemmas.SHORT, lemmas.SINGLE, lemmas.DEEP, lemmas.ONE_DIMENSION, lemmas.LONG)
 
 
@@ -180,8 +180,8 @@ def drawn_matrices(task: LinearRegression, count: int) -> Layers:
 
 _SIGN = (
     JUDGED
-    + "Each layer adds u^T to the row of labels before it subtracts, y <- y - (u + v)^T Sigma A X, so the sum over "
-    "u enters with the opposite sign. Where all u are zero the two forms agree; the loss does not depend on the sign. "
+    + "A layer maps labels v^T X to v^T X - (u + v)^T Sigma A X. So the sum over u has the opposite sign. Where all u "
+    "are zero the two forms are equal; the loss does not depend on the sign. "
 )
 
 
