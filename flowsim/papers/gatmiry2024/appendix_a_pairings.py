@@ -89,7 +89,7 @@ def moment_with_n(loss: Loss) -> Comparison:
 
 @ON_PROBLEMS.corrected(
     moment_with_n,
-    note=_ENUMERATED + "The exponential sum of (19) is d^{C(G'_p) - 1} I, as in the display after it; integration by "
+    note=_ENUMERATED + "The expectation of (19) is d^{C(G'_p) - 1} I, as in the display after it; integration by "
     "parts gives the moment as the same rational number.",
 )
 def moment_with_d(loss: Loss) -> Comparison:
