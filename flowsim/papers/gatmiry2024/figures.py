@@ -198,7 +198,7 @@ def loops_fall_behind(loss: Loss) -> Comparison:
 
 
 _EXACT_LOOPS = 6  # beyond this the mean at another covariance has no closed form here
-_MEDIAN = "Judged on 2000 drawn contexts, exact over w and x_query. "
+_MEDIAN = "Judged on 2000 random contexts, exact over w and x_query. "
 
 
 def _trained(loss: Loss) -> tuple[int, int, int, float]:
