@@ -26,7 +26,7 @@ from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, delta, matrices, ov
 from flowsim.tasks import Prompt
 
 _PROMPTS = 6
-JUDGED = "Judged on 6 drawn prompts. "  # in the notes
+JUDGED = "Judged on 6 random prompts. "  # in the notes
 PROBLEMS = (lemmas.SHORT, lemmas.SINGLE, lemmas.DEEP, lemmas.LONG)
 
 
