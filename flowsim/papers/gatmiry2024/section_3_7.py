@@ -254,7 +254,7 @@ def _decided(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
         return few
     middle, mean = _best_pair(loss)
     found = 1.0 if middle > mean else float("nan")
-    return [*few, hypothesis("a pair of A above the mean of its losses is known", found, ">=", 1.0)]
+    return [*few, hypothesis("a pair A, B whose loss halfway is above its mean loss is known", found, ">=", 1.0)]
 
 
 _several_dimensions = setting.condition("d > 1", lambda loss: (float(loss.task.dimension), ">", 1.0))
