@@ -25,6 +25,7 @@ from flowsim.papers.gatmiry2024 import (
     figures,
     lemmas,
     moments,
+    problems,
     section_4,
 )
 from flowsim.problem import spec_of, unnamed
@@ -33,10 +34,10 @@ pytestmark = pytest.mark.slow
 
 BY_KEY = {(claim.id.removeprefix("gatmiry2024."), claim.form): claim for claim in CLAIMS}
 HOLDS, VIOLATED, FOREIGN = Judgement.HOLDS, Judgement.VIOLATED, Judgement.NOT_APPLICABLE
-TINY = lemmas.problem("d = 2, n = 3", 1, 3, [[1.0, 0.3], [0.3, 2.0]])
-TWO = lemmas.problem("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
-LINE = lemmas.problem("L = 1, d = 1, n = 6", 1, 6, [[2.0]])
-PLAIN = lemmas.problem("L = 1, d = 10, n = 20", 1, 20, "identity", dimension=10)
+TINY = problems.looped("d = 2, n = 3", 1, 3, [[1.0, 0.3], [0.3, 2.0]])
+TWO = problems.looped("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
+LINE = problems.looped("L = 1, d = 1, n = 6", 1, 6, [[2.0]])
+PLAIN = problems.looped("L = 1, d = 10, n = 20", 1, 20, dimension=10)
 
 
 @functools.cache
@@ -178,7 +179,7 @@ def test_figures_speak_of_the_covariance_identity():
 
 
 def test_one_loop_ends_at_a_multiple_of_the_identity_far_from_it():
-    problem = lemmas.problem("", 1, 1, "identity", dimension=2)
+    problem = problems.looped("", 1, 1, dimension=2)
     tables = unnamed(problem)
     tables["init"] = {"kind": "random", "scale": 0.1, "seed": 0}
     built = spec_of(tables).build()

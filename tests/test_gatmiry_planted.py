@@ -35,7 +35,7 @@ CORRECTED = {part for part, form in BY_KEY if form == "corrected"}
 PERCENT = Fraction(1, 100)
 PROMPTS = flows.looped("d = 2, L = 2, n = 6", 2, 6, covariance=[[1.0, 0.3], [0.3, 2.0]])
 FARTHEST = flows.looped("d = 2, L = 2, n = 10^38", 2, 10**38, dimension=2)
-SMALL = lemmas.problem("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
+SMALL = flows.looped("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
 SPREAD = flows.looped("d = 2, L = 2, n = 10^24", 2, 10**24, dimension=2)
 
 

@@ -21,10 +21,10 @@ BY_KEY = {(claim.id.removeprefix("gatmiry2024."), claim.form): claim for claim i
 HOLDS, VIOLATED, AWAY = Judgement.HOLDS, Judgement.VIOLATED, Judgement.NOT_APPLICABLE
 UNRESOLVED = Judgement.UNRESOLVED
 
-SMALL = lemmas.problem("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
+SMALL = flows.looped("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
 SPREAD = flows.looped("d = 2, L = 2, n = 10^24", 2, 10**24, dimension=2)
-QUADRATIC = lemmas.problem("L = 1, d = 2, n = 5", 1, 5, "identity", dimension=2)
-INFINITE = lemmas.problem("L = 2, d = 2, n = inf", 2, "inf", "identity", dimension=2)
+QUADRATIC = flows.looped("L = 1, d = 2, n = 5", 1, 5, dimension=2)
+INFINITE = flows.looped("L = 2, d = 2, n = inf", 2, "inf", dimension=2)
 
 VERDICTS = [
     ("proposition-3.1.eq-7", "printed", SMALL, VIOLATED),

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim._core.types import Document
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.hypotheses import Hypothesis, agrees
 from flowsim.flow.trajectory import Trajectory
@@ -18,7 +17,7 @@ from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import loop_terms
 from flowsim.losses.deep.scalar_minima import layer_minimum, scalar_minimum, scalar_shortfall
 from flowsim.moments.spectrum import spectral_quadrature
-from flowsim.papers.gatmiry2024 import lemmas, spaces
+from flowsim.papers.gatmiry2024 import problems, spaces
 from flowsim.papers.gatmiry2024.moments import looped_by_matrices, looped_with_few_dimensions, shape
 from flowsim.papers.gatmiry2024.setting import CLOSE, LOOPED, Loss, approximate, condition, over_determined
 
@@ -30,9 +29,10 @@ LOOPS = range(1, 7)
 _PROMPTS = 2000
 READING = "The text gives no number for close; all rows of this paper read it as 10%. "
 
-LONGER = lemmas.problem("L = 2, d = 10, n = 50", 2, 50, "identity", dimension=10)
-LONGEST = lemmas.problem("L = 2, d = 10, n = 1000", 2, 1000, "identity", dimension=10)
-LENGTHS = (lemmas.problem("L = 2, d = 10, n = 20", 2, 20, "identity", dimension=10), LONGER, LONGEST)
+_RANDOM = {"kind": "random", "scale": 0.1, "seed": 0}
+LONGER = problems.looped("L = 2, d = 10, n = 50", 2, 50, dimension=10)
+LONGEST = problems.looped("L = 2, d = 10, n = 1000", 2, 1000, dimension=10)
+LENGTHS = (problems.looped("L = 2, d = 10, n = 20", 2, 20, dimension=10), LONGER, LONGEST)
 
 
 def identity(loss: Loss, start: Any) -> list[Hypothesis]:
@@ -42,12 +42,6 @@ def identity(loss: Loss, start: Any) -> list[Hypothesis]:
 
 
 MORE_EXAMPLES = (identity, over_determined)
-
-
-def flow_problem(name: str, loops: int, length: int, dimension: int) -> Document:
-    """A problem for statements along a flow, at covariance I from a random start."""
-    start = {"init": {"kind": "random", "scale": 0.1, "seed": 0}}
-    return lemmas.problem(name, loops, length, "identity", dimension=dimension) | start
 
 
 def size(loss: Loss) -> tuple[int, int]:
@@ -107,9 +101,9 @@ def other_covariance(d: int) -> tuple[float, ...]:
 
 
 PROBLEMS = (
-    flow_problem("L = 2, d = 5, n = 3 < d", 2, 3, 5),
-    flow_problem("L = 2, d = 5, n = 20", 2, 20, 5),
-    flow_problem("L = 2, d = 5, n = 400", 2, 400, 5),
+    problems.looped("L = 2, d = 5, n = 3 < d", 2, 3, dimension=5, init=_RANDOM),
+    problems.looped("L = 2, d = 5, n = 20", 2, 20, dimension=5, init=_RANDOM),
+    problems.looped("L = 2, d = 5, n = 400", 2, 400, dimension=5, init=_RANDOM),
 )
 
 
@@ -264,8 +258,8 @@ def other_median_keeps_falling(loss: Loss) -> Comparison:
     return falls(np.median(prompt_risks(d, n, a, other_covariance(d)), axis=0)[L - 1 :])
 
 
-_ONE = flow_problem("L = 1, d = 10, n = 20", 1, 20, 10)
-_ONE_LONG = flow_problem("L = 1, d = 10, n = 1000", 1, 1000, 10)
+_ONE = problems.looped("L = 1, d = 10, n = 20", 1, 20, dimension=10, init=_RANDOM)
+_ONE_LONG = problems.looped("L = 1, d = 10, n = 1000", 1, 1000, dimension=10, init=_RANDOM)
 
 
 def shrinkage_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:

@@ -7,7 +7,7 @@ Problem = Mapping[str, Any]
 
 
 def looped(
-    name: str, loops: int, context_length: int | float | str, *, covariance: Any = "identity", **tables: Any
+    name: str, loops: int, context_length: int | float | str, covariance: Any = "identity", **tables: Any
 ) -> Problem:
     """A problem for a looped transformer. ``dimension`` goes into its task; ``tables`` are its init, flow or model."""
     task = {"covariance": covariance, "context_length": context_length, "weights": "inverse-covariance"}

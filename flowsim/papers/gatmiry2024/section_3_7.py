@@ -202,9 +202,9 @@ def dominance_with_dimension(loss: setting.Loss, flow: Trajectory) -> Comparison
 
 Pairs = Float[Array, "pairs 2 d d"]
 
-_INFINITE = lemmas.problem("L = 2, d = 3, anisotropic, n = inf", 2, "inf", lemmas.SKEW)
-_LONG = lemmas.problem("L = 3, d = 3, identity, n = 10^20", 3, 10**20, "identity", dimension=3)
-_INFINITE_DEEP = lemmas.problem("L = 3, d = 4, n = inf", 3, "inf", "identity", dimension=4)
+_INFINITE = problems.looped("L = 2, d = 3, anisotropic, n = inf", 2, "inf", lemmas.SKEW)
+_LONG = problems.looped("L = 3, d = 3, identity, n = 10^20", 3, 10**20, dimension=3)
+_INFINITE_DEEP = problems.looped("L = 3, d = 4, n = inf", 3, "inf", dimension=4)
 _PAIRS = 12
 _MOST_LOOPS = 3  # of the exact loss over all matrices
 _LENGTHS = (0.5, 1.0, 2.0, 4.0)
