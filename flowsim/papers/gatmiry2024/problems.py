@@ -31,9 +31,7 @@ RANDOM = looped(
 )
 OVERSHOT = looped("d = 2, L = 3, n = 10, from 3 I", 3, 10, dimension=2, init={"kind": "scaled-identity", "scale": 3.0})
 ANISOTROPIC = looped("d = 3, condition 30, L = 2, n = 10^8", 2, 100_000_000, covariance=_ANISOTROPIC)
-SMALL_COVARIANCE = looped(
-    "Sigma* = 0.01 I, d = 2, L = 2, n = inf", 2, "inf", covariance=[[0.01, 0.0], [0.0, 0.01]], flow=_FLAT
-)
+SMALL_COVARIANCE = looped("Sigma* = 0.01 I, d = 2, L = 2, n = inf", 2, "inf", [[0.01, 0.0], [0.0, 0.01]], flow=_FLAT)
 VERY_LONG = looped("d = 2, L = 2, n = 10^24", 2, 10**24, dimension=2, flow=_FLAT)
 VERY_LONG_ANISOTROPIC = looped("d = 3, condition 30, L = 2, n = 10^24", 2, 10**24, covariance=_ANISOTROPIC, flow=_FLAT)
 INFINITE = looped("d = 3, L = 2, n = inf", 2, "inf", dimension=3, flow=_FLAT)
@@ -50,10 +48,7 @@ FEW_RANDOM = looped(
 )
 TEN_TO_THE_16 = looped("d = 2, L = 2, n = 10^16", 2, 10**16, dimension=2)
 SKEWED = looped(
-    "d = 3, condition 10^4, L = 3, n = 10^18",
-    3,
-    10**18,
-    covariance={"eigenvalues": [0.01, 1.0, 100.0], "rotation_seed": 3},
+    "d = 3, condition 10^4, L = 3, n = 10^18", 3, 10**18, {"eigenvalues": [0.01, 1.0, 100.0], "rotation_seed": 3}
 )
 
 OPTIMUM = (EASY, ONE_LOOP, ONE_DIMENSION, ANISOTROPIC, VERY_LONG_ANISOTROPIC, WIDE_LONG, SHORT)
@@ -77,17 +72,14 @@ NOT_SYMMETRIC_LONG = looped(
     "d = 2, L = 2, n = 10^24, A(0) random and not symmetric", 2, 10**24, dimension=2, model=_ANY_MATRIX,
     init={"kind": "random", "scale": 2.0, "seed": 1}, flow={"times": [1e5]},
 )  # fmt: skip
-INDEFINITE = looped(
-    "d = 2, L = 2, n = 50, A(0) indefinite", 2, 50, dimension=2,
-    init={"kind": "explicit", "A": [[-1.0, 0.5], [0.5, 2.0]]},
-)  # fmt: skip
+_INDEFINITE = {"kind": "explicit", "A": [[-1.0, 0.5], [0.5, 2.0]]}
+INDEFINITE = looped("d = 2, L = 2, n = 50, A(0) indefinite", 2, 50, dimension=2, init=_INDEFINITE)
+INDEFINITE_LONG = looped(
+    "d = 2, L = 2, n = 10^24, A(0) indefinite", 2, 10**24, dimension=2, flow=_FLAT, init=_INDEFINITE
+)
 NEGATIVE = looped(
     "d = 3, L = 3, n = 20, A(0) negative", 3, 20, dimension=3,
     init={"kind": "explicit", "A": [[-2.0, 0.5, 0.0], [0.5, -1.0, 0.0], [0.0, 0.0, -0.1]]},
-)  # fmt: skip
-INDEFINITE_LONG = looped(
-    "d = 2, L = 2, n = 10^24, A(0) indefinite", 2, 10**24, dimension=2, flow=_FLAT,
-    init={"kind": "explicit", "A": [[-1.0, 0.5], [0.5, 2.0]]},
 )  # fmt: skip
 STARTS = (INDEFINITE_LONG, NOT_SYMMETRIC, NOT_SYMMETRIC_LONG)
 TURNED = looped("d = 2, L = 2, n = 10^7", 2, 10**7, dimension=2)
