@@ -4,6 +4,7 @@ Each step of their proofs is computed in two of three ways: by pairings, by inte
 quadrature of the spectrum.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -50,16 +51,21 @@ def moment_controls_first_order(known: moments.Shape, power: int) -> float:
 moments.given_long_contexts(moment_controls_first_order, ON_LONG_LENGTHS, _NO_DELTA)
 
 
+def _over_pairings(length: int, power: int, trace: Callable, weight: Callable) -> Fraction:
+    """sum_p n^{C(G_p) - k} weight(|c*|) prod_{c != c*} trace(|c|), over all pairings p."""
+    terms = (
+        number * Fraction(length) ** (kind.first - power) * math.prod(map(trace, others)) * weight(star)
+        for (kind, star, others), number in moments.shapes(power).items()
+    )
+    return sum(terms, start=Fraction(0))
+
+
 def paired_moments(
     eigenvalues: moments.Spectrum, multiplicities: Sequence[int], length: int, power: int
 ) -> moments.Spectrum:
     """The eigenvalues sum_p n^{C(G_p) - k} lambda^{|c*|} prod_{c != c*} tr S^{|c|} of E[((1/n) sum_i x_i x_i^T)^k]."""
     sums = [sum(m * x**i for x, m in zip(eigenvalues, multiplicities, strict=True)) for i in range(power + 1)]
-    totals = [Fraction(0)] * len(eigenvalues)
-    for (count, star, others), number in moments.shapes(power).items():
-        weight = number * Fraction(length) ** (count - power) * math.prod((sums[size] for size in others), start=1)
-        totals = [total + weight * x**star for total, x in zip(totals, eigenvalues, strict=True)]
-    return tuple(totals)
+    return tuple(_over_pairings(length, power, lambda size: sums[size], functools.partial(pow, x)) for x in eigenvalues)
 
 
 @ON_LEMMAS.claim("lemma-a.5.pairings", "proof of Lemma A.5")
@@ -80,16 +86,6 @@ def pairing_formula(loss: Loss) -> Comparison:
     return equal(jnp.asarray(ratios), 1.0, 1.0)
 
 
-def _paired_bound(loss: Loss, power: int, weight: Callable[[int], Fraction]) -> Fraction:
-    """sum_p n^{C(G_p) - k} d^{C(G'_p) - 1} weight(|c*|), over all pairings p."""
-    n, d = moments.shape(loss).finite_length, moments.shape(loss).dimension
-    terms = (
-        number * Fraction(n) ** (count - power) * d ** len(others) * weight(star)
-        for (count, star, others), number in moments.shapes(power).items()
-    )
-    return sum(terms, start=Fraction(0))
-
-
 def _proof_of_moments(loss: Loss, printed: bool) -> Comparison:
     """The inequalities of the proof for all j, k <= 2L and k <= 6, in rationals.
 
@@ -101,10 +97,11 @@ def _proof_of_moments(loss: Loss, printed: bool) -> Comparison:
     for k in moments.enumerated(known):
         alphas = moments.moment_errors(known.eigenvalues, known.multiplicities, known.finite_length, k)
         allowed = Fraction(known.first_order(k))
+        over_pairings = functools.partial(_over_pairings, known.finite_length, k, lambda _: known.dimension)
         for x, alpha in zip(known.eigenvalues, alphas, strict=True):
-            bounds = [_paired_bound(loss, k, lambda star, x=x, k=k: first ** (k - star) * x**star)]
+            bounds = [over_pairings(lambda star, x=x, k=k: first ** (k - star) * x**star)]
             if printed:
-                bounds.append(_paired_bound(loss, k, lambda _, x=x, k=k: x**k))
+                bounds.append(over_pairings(lambda _, x=x, k=k: x**k))
             upper = [bound - x**k for bound in bounds]
             links += itertools.pairwise([-allowed * x**k, alpha, *upper, allowed * first**k])
     below, above = (jnp.asarray([float(side) for side in sides]) for sides in zip(*links, strict=True))
@@ -175,15 +172,12 @@ def _powers_about_one(loss: Loss, first: int, sign) -> Comparison:
     Gauss quadrature of the mean spectrum of W gives the left side. The right side is a rational number.
     """
     known, parts = moments.shape(loss), []
-    for k in range(1, 2 * known.loops + 1):
+    alphas = [Fraction(1), *(1 + error for error in moments.isotropic_errors(known))]
+    for k in moments.powers(known):
         rule = spectral_quadrature(known.dimension, known.finite_length, k)
         left = float(np.sum(rule.weights * np.asarray(rule.offsets) ** k) / known.dimension)
-        one, counts = (Fraction(1),), (known.dimension,)
-        alphas = [Fraction(1)] + [
-            1 + moments.moment_errors(one, counts, known.finite_length, i)[0] for i in range(1, k + 1)
-        ]
         right = sum((sign(k, i) * math.comb(k, i) * alphas[i] for i in range(first, k + 1)), Fraction(0))
-        size = sum(float(rule.weights[j] * abs(rule.offsets[j]) ** k) for j in range(len(rule.weights)))
+        size = sum(float(weight * abs(offset) ** k) for weight, offset in zip(rule.weights, rule.offsets, strict=True))
         larger = max(size / known.dimension, abs(float(right)), 1e-300)
         parts.append(rounded(equal(approximate([left]), float(right), larger), jnp.asarray(64.0 * k)))
     return joined(parts)

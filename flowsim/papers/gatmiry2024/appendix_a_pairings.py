@@ -19,10 +19,7 @@ _ENUMERATED = "Judged on every pairing for k <= 2L and k <= 6. "
 
 
 def isotropic_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The constant 4, the sharp constant here, and alpha - 1 divided by its leading term at k = 2L.
-
-    The leading term is k (k - 1)(d + 1)/(2n).
-    """
+    """The constant 4, the sharp constant, and alpha - 1 over its leading term k (k - 1)(d + 1)/(2n) at k = 2L."""
     known = moments.shape(loss)
     errors, n = moments.isotropic_errors(known), math.inf if known.length is None else known.length
     sharp = max(
@@ -160,16 +157,6 @@ def _without_self_loops(nodes: int) -> int:
     return sum(terms)
 
 
-def _first_lines(known: moments.Shape, k: int) -> tuple[Fraction, Fraction]:
-    """alpha - 1, and the first line of (20) divided by n^k, without its term for r = k, which is 1."""
-    error = moments.isotropic_errors(known)[k - 1]
-    line = sum(
-        math.comb(k, s) * _without_self_loops(s) * Fraction(known.dimension**s, known.finite_length ** (s - s // 2))
-        for s in range(1, k + 1)
-    )
-    return error, Fraction(line)
-
-
 def _chains(loss: Loss, terms: Callable[[int, int, float], Sequence[float]]) -> Comparison:
     """The statement alpha <= first line of (20) <= .. <= 1 + 4kd/sqrt(n) for k <= 2L, with 1 subtracted from each side.
 
@@ -177,11 +164,12 @@ def _chains(loss: Loss, terms: Callable[[int, int, float], Sequence[float]]) -> 
     promised.
     """
     known, parts = moments.shape(loss), []
-    for k in moments.powers(known):
-        exact, first = _first_lines(known, k)
-        sums = map(
-            math.fsum, zip(*(terms(k, s, known.dimension / known.root_length) for s in range(1, k + 1)), strict=True)
+    d, n = known.dimension, known.finite_length
+    for k, exact in zip(moments.powers(known), moments.isotropic_errors(known), strict=True):
+        first = sum(
+            math.comb(k, s) * _without_self_loops(s) * Fraction(d**s, n ** (s - s // 2)) for s in range(1, k + 1)
         )
+        sums = map(math.fsum, zip(*(terms(k, s, d / known.root_length) for s in range(1, k + 1)), strict=True))
         lines = [float(exact), float(first), *sums, known.first_order(k)]
         strict = [exact != first, *[True] * (len(lines) - 2)]
         parts.append(at_most(jnp.asarray(lines[:-1]), jnp.asarray(lines[1:]), promised=jnp.asarray(strict)))

@@ -37,8 +37,7 @@ LENGTHS = (problems.looped("L = 2, d = 10, n = 20", 2, 20, dimension=10), LONGER
 
 def identity(loss: Loss, start: Any) -> list[Hypothesis]:
     """The hypothesis Sigma* = I."""
-    known = shape(loss)
-    return [agrees("covariance = I", float(max(abs(x - 1) for x in known.eigenvalues)), 0.0)]
+    return [agrees("covariance = I", float(max(abs(x - 1) for x in shape(loss).eigenvalues)), 0.0)]
 
 
 MORE_EXAMPLES = (identity, over_determined)

@@ -13,12 +13,12 @@ import numpy as np
 
 from flowsim.claims.claim import Claim, Comparison, at_most
 from flowsim.claims.declaring import Section, takes_like
-from flowsim.claims.hypotheses import Hypothesis, can_be_drawn, hypothesis, unmet
+from flowsim.claims.hypotheses import Conditions, Hypothesis, can_be_drawn, hypothesis, unmet
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss, LoopedLoss
 from flowsim.moments.words import Terms, expected_traces
-from flowsim.papers.gatmiry2024.setting import Loss, looped
+from flowsim.papers.gatmiry2024.setting import Loss, condition, looped
 from flowsim.papers.gatmiry2024.setting import loops as loops_of
 from flowsim.tasks import LinearRegression
 
@@ -73,21 +73,20 @@ def shape(loss: Loss) -> Shape:
     return Shape(loops_of(loss), task.dimension, length, tuple(map(Fraction, eigenvalues)), multiplicities)
 
 
-def looped_with_finite_context(loss: AbstractPopulationLoss) -> Hypothesis | None:
+def looped_with_finite_context(loss: Any) -> Hypothesis | None:
     """The unmet hypothesis, or None if the loss is `looped` and n is finite."""
-    foreign = looped(loss)
-    if foreign is not None or not isinstance(loss, Loss):
+    if foreign := looped(loss):
         return foreign
-    length = float(loss.task.context_length)
-    return None if np.isfinite(length) else hypothesis("n < infinity", length, "<", np.inf)
+    finite = hypothesis("n < infinity", float(loss.task.context_length), "<", np.inf)
+    return None if finite.met else finite
 
 
-def looped_with_few_dimensions(loss: AbstractPopulationLoss) -> Hypothesis | None:
+def looped_with_few_dimensions(loss: Any) -> Hypothesis | None:
     """The unmet hypothesis, or None in the setting of the figures: finite n, and d small enough for random prompts."""
-    if (foreign := looped_with_finite_context(loss)) is not None or not isinstance(loss, Loss):
+    if foreign := looped_with_finite_context(loss):
         return foreign
-    d = float(loss.task.dimension)
-    return None if d <= _FEW_DIMENSIONS else hypothesis("d small enough for draws", d, "<=", _FEW_DIMENSIONS)
+    few = hypothesis("d small enough for draws", float(loss.task.dimension), "<=", _FEW_DIMENSIONS)
+    return None if few.met else few
 
 
 def looped_by_matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
@@ -97,15 +96,11 @@ def looped_by_matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
     return unmet("a looped transformer on matrices, w drawn from N(0, covariance^-1), n for prompts to draw")
 
 
-def long_for_moments(multiple: int):
+def long_for_moments(multiple: int) -> Conditions:
     """The hypothesis n >= multiple k^2 d^2 for every k <= 2L. Lemma A.2 has the multiple 4."""
-
-    def hypotheses(loss: Loss, start: Any) -> list[Hypothesis]:
-        known = shape(loss)
-        bound = float(multiple * (2 * known.loops * known.dimension) ** 2)
-        return [hypothesis(f"n >= {multiple} k^2 d^2 for k = 2L", float(loss.task.context_length), ">=", bound)]
-
-    return hypotheses
+    bound = lambda loss: float(multiple * (2 * loops_of(loss) * loss.task.dimension) ** 2)
+    sides = lambda loss: (float(loss.task.context_length), ">=", bound(loss))
+    return condition(f"n >= {multiple} k^2 d^2 for k = 2L", sides)
 
 
 MOST_POWERS = 6  # 11!! = 10395 pairings
@@ -120,46 +115,36 @@ class Cycles(NamedTuple):
 
 
 @functools.cache
-def census(power: int) -> dict[Cycles, int]:
-    """How many pairings of {1, .., 2k} have each value of `Cycles`.
+def shapes(power: int) -> dict[tuple[Cycles, int, tuple[int, ...]], int]:
+    """How many pairings of {1, .., 2k} have each (`Cycles`, |c*|, sizes of the other cycles of G'_p).
 
     The nodes of G_p are (1, 2), (3, 4), ..; the nodes of G'_p are (2, 3), (4, 5), .. and (1, 2k). A pair joins the
-    nodes of its two indices.
+    nodes of its two indices. |c*| is the size of the cycle of G'_p that contains the node (1, 2k). The sizes of the
+    other cycles are sorted.
     """
     first = [i // 2 for i in range(2 * power)]
     second = [((i + 1) // 2) % power for i in range(2 * power)]
-
     found = collections.Counter()
     for pairs in pairings(tuple(range(2 * power))):
         loops = sum(first[i] == first[j] for i, j in pairs)
-        counts = (len(set(cycles(power, nodes, pairs))) for nodes in (first, second))
-        found[Cycles(loops, *counts)] += 1
+        roots = cycles(power, second, pairs)
+        sizes = collections.Counter(roots)
+        kind = Cycles(loops, len(set(cycles(power, first, pairs))), len(sizes))
+        star = sizes.pop(roots[0])
+        found[kind, star, tuple(sorted(sizes.values()))] += 1
     return dict(found)
 
 
-@functools.cache
-def shapes(power: int) -> dict[tuple[int, int, tuple[int, ...]], int]:
-    """How many pairings of {1, .., 2k} have each (C(G_p), |c*|, sizes of the other cycles of G'_p).
-
-    C(G_p) is the number of cycles of G_p, and |c*| is the size of the cycle of G'_p that contains the node (1, 2k). The
-    sizes of the other cycles are sorted.
-    """
-    first = [i // 2 for i in range(2 * power)]
-    second = [((i + 1) // 2) % power for i in range(2 * power)]
+def census(power: int) -> dict[Cycles, int]:
+    """How many pairings of {1, .., 2k} have each value of `Cycles`."""
     found = collections.Counter()
-    for pairs in pairings(tuple(range(2 * power))):
-        roots = cycles(power, second, pairs)
-        sizes = collections.Counter(roots)
-        star = sizes.pop(roots[0])
-        found[len(set(cycles(power, first, pairs))), star, tuple(sorted(sizes.values()))] += 1
+    for (kind, *_), number in shapes(power).items():
+        found[kind] += number
     return dict(found)
 
 
 def cycles(power: int, nodes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> list[int]:
-    """For each of k nodes, a node that represents its cycle.
-
-    Each pair joins the nodes of its two indices. ``nodes`` has the node of each index.
-    """
+    """For each of k nodes, a node that represents its cycle. ``nodes`` has the node of each index of the pairs."""
     root = list(range(power))
     for i, j in pairs:
         a, b = root[nodes[i]], root[nodes[j]]
@@ -229,16 +214,6 @@ def residual_errors(eigenvalues: Spectrum, multiplicities: tuple[int, ...], leng
     return tuple(totals)
 
 
-def _within(known: Shape, errors: Sequence[Spectrum], bounds: Sequence[float]) -> Comparison:
-    """The statement |error| <= bound for every k and eigenvalue.
-
-    At n = infinity both sides are zero and nothing is promised.
-    """
-    sizes = jnp.asarray([[abs(float(error)) for error in row] for row in errors]).reshape(-1)
-    limits = jnp.repeat(jnp.asarray(bounds), len(errors[0]))
-    return at_most(sizes, limits, promised=known.length is not None)
-
-
 def powers(known: Shape) -> range:
     """The powers k = 1, .., 2L."""
     return range(1, 2 * known.loops + 1)
@@ -249,25 +224,35 @@ def enumerated(known: Shape) -> range:
     return range(1, min(2 * known.loops, MOST_POWERS) + 1)
 
 
-def of_moments(bound: Bound) -> Compare:
-    """A decorator: compares |alpha^{(j)} - lambda_j^k| with bound(shape, k) lambda_1^k, for all j and k <= 2L."""
+def _bounded(bound: Bound, errors: Callable[..., Spectrum], spectra: Callable, shift: int) -> Compare:
+    """The statement |error| <= bound(shape, k) (lambda_1 + shift)^k for k <= 2L and all eigenvalues of some spectra.
+
+    At n = infinity both sides are zero and nothing is promised.
+    """
 
     @takes_like(bound)
     def compare(loss: Loss) -> Comparison:
-        known = shape(loss)
-        largest = float(known.eigenvalues[0])
-        errors = [moment_errors(known.eigenvalues, known.multiplicities, known.length, k) for k in powers(known)]
-        return _within(known, errors, [bound(known, k) * largest**k for k in powers(known)])
+        known, parts = shape(loss), []
+        for values, counts in spectra(known):
+            sizes = [abs(float(e)) for k in powers(known) for e in errors(values, counts, known.length, k)]
+            bounds = [bound(known, k) * (float(values[0]) + shift) ** k for k in powers(known)]
+            limits = jnp.repeat(jnp.asarray(bounds), len(values))
+            parts.append(at_most(jnp.asarray(sizes), limits, promised=known.length is not None))
+        return joined(parts)
 
     return compare
 
 
+def of_moments(bound: Bound) -> Compare:
+    """A decorator: compares |alpha^{(j)} - lambda_j^k| with bound(shape, k) lambda_1^k, for all j and k <= 2L."""
+    errors = lambda *of: moment_errors(*of)  # looked up at each call
+    return _bounded(bound, errors, lambda known: [(known.eigenvalues, known.multiplicities)], 0)
+
+
 def _spectra(known: Shape) -> list[tuple[Spectrum, tuple[int, ...]]]:
     """The spectra of A^{1/2} S A^{1/2} for A = I, 100 I, S^-1 and 2 S^-1. The errors depend only on this spectrum."""
-    same, values = known.multiplicities, known.eigenvalues
-    ones = ((Fraction(1),), (known.dimension,))
-    twos = ((Fraction(2),), (known.dimension,))
-    return [(values, same), (tuple(100 * x for x in values), same), ones, twos]
+    values, same, d = known.eigenvalues, known.multiplicities, known.dimension
+    return [(values, same), (tuple(100 * x for x in values), same), ((Fraction(1),), (d,)), ((Fraction(2),), (d,))]
 
 
 def of_residuals(bound: Bound) -> Compare:
@@ -275,17 +260,7 @@ def of_residuals(bound: Bound) -> Compare:
 
     The comparison is made for all i and k <= 2L, at the spectra of several A.
     """
-
-    @takes_like(bound)
-    def compare(loss: Loss) -> Comparison:
-        known, parts = shape(loss), []
-        for values, counts in _spectra(known):
-            errors = [residual_errors(values, counts, known.length, k) for k in powers(known)]
-            largest = float(values[0])
-            parts.append(_within(known, errors, [bound(known, k) * (largest + 1) ** k for k in powers(known)]))
-        return joined(parts)
-
-    return compare
+    return _bounded(bound, residual_errors, _spectra, 1)
 
 
 def given_long_contexts(printed: Claim, section: Section, note: str) -> Claim:

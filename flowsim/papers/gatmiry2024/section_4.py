@@ -1,5 +1,9 @@
 """gatmiry2024's section 4: Lemmas 4.1 to 4.3 on the loss and its moments, Theorem 4.4 on what a small loss means."""
 
+import bisect
+import dataclasses
+import itertools
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -82,7 +86,7 @@ def moment_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Ar
     known = moments.shape(loss)
 
     def met(n: int) -> bool:
-        there = moments.Shape(known.loops, known.dimension, n, known.eigenvalues, known.multiplicities)
+        there = dataclasses.replace(known, length=n)
         largest = float(known.eigenvalues[0])
         return all(
             max(map(float, moments.moment_errors(known.eigenvalues, known.multiplicities, n, k)))
@@ -90,14 +94,9 @@ def moment_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Ar
             for k in moments.powers(known)
         )
 
-    high = 1
-    while not met(high):
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if met(middle) else (middle, high)
-    return {"delta": jnp.asarray(known.accuracy), "holds_from_n": jnp.asarray(float(high))}
+    high = next(n for n in (2**i for i in itertools.count()) if met(n))
+    least = bisect.bisect_left(range(high), True, lo=high // 2 + 1, key=met)
+    return {"delta": jnp.asarray(known.accuracy), "holds_from_n": jnp.asarray(float(least))}
 
 
 @ON_LENGTHS.claim("lemma-4.2", "Lemma 4.2", constants=moment_constants, note=moments.CONDITION_LOST + _JENSEN)
