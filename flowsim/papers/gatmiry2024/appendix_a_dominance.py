@@ -222,11 +222,7 @@ def hoelder(loss: setting.Loss) -> Comparison:
 _FACTORS = (1.0 + 1e-6, 1.5, 2.0, 10.0, 100.0)  # times the least epsilon of a step
 
 
-def appendix_dominance_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The constants of `sharp_constants`, with the threshold of the appendix."""
-    return setting.sharp_constants(loss, trajectory, setting.appendix_threshold(loss))
-
-
+DOMINANCE_CONSTANTS = setting.sharp_constants(setting.appendix_threshold)
 THEOREM_ON_STEPS = SECTION.on(problems.STEPS, spaces.OPTIMUM, hypotheses=setting.over_determined)
 
 
@@ -234,16 +230,14 @@ THEOREM_ON_STEPS = SECTION.on(problems.STEPS, spaces.OPTIMUM, hypotheses=setting
     "theorem-a.11",
     "Theorem A.11",
     hypotheses=(setting.without_bias, setting.over_determined),
-    constants=appendix_dominance_constants,
+    constants=DOMINANCE_CONSTANTS,
     note=f"{setting.SMALL_COVARIANCE}{setting.REFUTED} The threshold here is 4^L times that of Theorem 3.4.",
 )
 def appendix_dominance(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""$\mathcal{L}(A, 0) \ge 2 (4 \delta)^{2L}$ implies $\lVert \nabla \mathcal{L} \rVert^2 \ge
     \mathcal{L}^{(2L-1)/L}/16$
     """
-    return setting.dominates(
-        loss, setting.everywhere(loss, flow), setting.PRINTED_CONSTANT, setting.appendix_threshold(loss)
-    )
+    return setting.dominates(loss, flow, 1.0, setting.appendix_threshold(loss))
 
 
 @SECTION.on(
@@ -251,22 +245,18 @@ def appendix_dominance(loss: setting.Loss, flow: Trajectory) -> Comparison:
 ).corrected(
     appendix_dominance,
     hypotheses=(setting.without_bias, setting.long_context),
-    constants=appendix_dominance_constants,
+    constants=DOMINANCE_CONSTANTS,
     note=setting.WITH_COVARIANCE + setting.HOELDER,
 )
 def appendix_dominance_with_dimension(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $8 L d^2/\sqrt{n} \le 2^{-2L}$, $\mathcal{L}(A, 0) \ge 2 (4 \delta)^{2L}$ implies $\lVert \nabla \mathcal{L}
     \rVert^2 \ge \lambda_d(\Sigma^*)^2 d^{-(L-1)/L} \mathcal{L}^{(2L-1)/L}/16$
     """
-    constant = setting.PRINTED_CONSTANT * setting.dominance_factor(loss)
-    return setting.dominates(loss, setting.everywhere(loss, flow), constant, setting.appendix_threshold(loss))
+    return setting.dominates(loss, flow, setting.dominance_factor(loss), setting.appendix_threshold(loss))
 
 
 def _restated(loss: setting.Loss, factor: ArrayLike) -> Comparison:
-    """The statement |grad L|^2 >= factor epsilon^{4L-2}/4 at random A with epsilon > 4 delta.
-
-    Here 2 epsilon^{2L} = L(A, 0).
-    """
+    """The statement |grad L|^2 >= factor epsilon^{4L-2}/4 at random A with epsilon > 4 delta, 2 epsilon^{2L} = L."""
     points = setting.at_points(loss, setting.drawn(loss))
     epsilon = (points.loss / 2) ** (1 / (2 * setting.loops(loss)))
     bound = factor * epsilon ** (4 * setting.loops(loss) - 2) / 4

@@ -79,10 +79,7 @@ def _reached(loss: setting.Loss, t: Series, level) -> Series:
 
 
 def _in_time(loss: setting.Loss, trajectory: Trajectory, level) -> Comparison:
-    """The statement L(A(t)) <= xi, promised where xi < L(A(0)).
-
-    Otherwise it says nothing, because the loss never rises above its value at the start.
-    """
+    """The statement L(A(t)) <= xi, promised where xi < L(A(0)), because the loss never rises above its start."""
     xi = _reached(loss, trajectory.t, level)
     promised = xi < trajectory.loss[0]
     return at_most(trajectory.loss, jnp.where(promised, xi, trajectory.loss[0]), promised=promised)
@@ -135,10 +132,7 @@ def in_time(loss: setting.Loss, flow: Trajectory) -> Comparison:
 
 
 def neighbourhood_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The factor 8 (1 + 4 d^{1/(2L)}), and the context length above which c < 1 is possible.
-
-    Where c >= 1, the lower half says no more than A >= 0.
-    """
+    """The factor 8 (1 + 4 d^{1/(2L)}), and the context length above which c < 1 is possible."""
     L, factor = setting.loops(loss), 8.0 * (1.0 + 4.0 * setting.dimension_root(loss))
     needed = 16.0 * L * loss.task.dimension * (4.0 * factor) ** (2 * L)
     return {"factor": jnp.asarray(factor), "context_length_needed": jnp.asarray(float(needed) ** 2)}
@@ -162,33 +156,27 @@ def printed_threshold(loss: setting.Loss) -> Scalar:
     return 2.0 * 4.0 ** setting.loops(loss) * setting.delta_power(loss)
 
 
-def dominance_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The constants of `sharp_constants`, with the threshold of Theorem 3.4.
-
-    The constant of long contexts, 4 L^2 lambda_d^2 d^{-(L-1)/L}, is attained at multiples of I if Sigma* is a multiple
-    of I.
-    """
-    return setting.sharp_constants(loss, trajectory, printed_threshold(loss))
+DOMINANCE_CONSTANTS = setting.sharp_constants(printed_threshold)
 
 
 @SECTION_3_7.on(problems.DOMINANCE, spaces.ISOTROPIC_FLOWS).claim(
     "theorem-3.4",
     "Theorem 3.4",
     hypotheses=(setting.identity_covariance, setting.over_determined),
-    constants=dominance_constants,
+    constants=DOMINANCE_CONSTANTS,
     note=setting.REFUTED,
 )
 def dominance(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\Sigma^* = I$, $\mathcal{L}(A, 0) \ge 16 L d 4^L/\sqrt{n}$ implies $\lVert \nabla \mathcal{L} \rVert^2 \ge
     \mathcal{L}^{(2L-1)/L}/16$
     """
-    return setting.dominates(loss, setting.everywhere(loss, flow), setting.PRINTED_CONSTANT, printed_threshold(loss))
+    return setting.dominates(loss, flow, 1.0, printed_threshold(loss))
 
 
 @SECTION_3_7.on(problems.DOMINANCE_OF_LONG_CONTEXTS, spaces.LONG_FLOWS).corrected(
     dominance,
     hypotheses=(setting.identity_covariance, setting.long_context),
-    constants=dominance_constants,
+    constants=DOMINANCE_CONSTANTS,
     note=f"{setting.HOELDER} Corrected by it and by Theorem 3.2's condition on n. In the limit the sharp constant is "
     "4 L^2 d^{-(L-1)/L}.",
 )
@@ -196,8 +184,7 @@ def dominance_with_dimension(loss: setting.Loss, flow: Trajectory) -> Comparison
     r"""For $\Sigma^* = I$ and $8 L d^2/\sqrt{n} \le 2^{-2L}$, $\mathcal{L}(A, 0) \ge 16 L d 4^L/\sqrt{n}$ implies
     $\lVert \nabla \mathcal{L} \rVert^2 \ge d^{-(L-1)/L} \mathcal{L}^{(2L-1)/L}/16$
     """
-    constant = setting.PRINTED_CONSTANT * setting.dimension_loss(loss)
-    return setting.dominates(loss, setting.everywhere(loss, flow), constant, printed_threshold(loss))
+    return setting.dominates(loss, flow, setting.dimension_loss(loss), printed_threshold(loss))
 
 
 Pairs = Float[Array, "pairs 2 d d"]
@@ -218,10 +205,7 @@ def _halfway(loss: LoopedLoss, pairs: Pairs) -> tuple[Array, Array]:
 
 
 def _nilpotent(loss: LoopedLoss) -> Pairs:
-    """Pairs of A' = c I + r e_1 e_d^T and its transpose, for several r. At d = 1 they are c + r and c - r.
-
-    c I is the best multiple of I.
-    """
+    """Pairs of A' = c I + r e_1 e_d^T and its transpose; at d = 1, c + r and c - r. c I is the best multiple of I."""
     d, c = loss.task.dimension, loss.energy.centres[0]
     corner = jnp.zeros((d, d)).at[0, d - 1].set(1.0)
     other = corner.T if d > 1 else -corner

@@ -214,10 +214,7 @@ def everywhere(loss: Loss, trajectory: Trajectory) -> Points:
 
 
 def compared(comparison: Comparison, points: Points) -> Comparison:
-    """The comparison with the rounding errors of the points.
-
-    Nothing is promised where the loss has fewer than 6 correct digits.
-    """
+    """The comparison with the rounding errors of the points, promised where the loss has at least 6 digits."""
     known = points.conditioning * _EPSILON < 10.0**-_FEWEST_DIGITS
     moved = comparison.promised & known, comparison.scale * points.conditioning
     return eqx.tree_at(lambda c: (c.promised, c.scale), comparison, moved)
@@ -325,27 +322,32 @@ def appendix_threshold(loss: Loss) -> Scalar:
     return 2.0 * 16.0 ** loops(loss) * delta_power(loss)
 
 
-def dominates(loss: Loss, points: Points, constant: ArrayLike, threshold: Scalar) -> Comparison:
-    """The statement |grad L|^2 >= constant L^{(2L-1)/L} at the points where L is at least the threshold."""
+def dominates(loss: Loss, trajectory: Trajectory, factor: ArrayLike, threshold: Scalar) -> Comparison:
+    """The statement |grad L|^2 >= factor L^{(2L-1)/L}/16 at points where L is at least the threshold."""
+    points, constant = everywhere(loss, trajectory), PRINTED_CONSTANT * factor
     comparison = gradient_dominance(points.grad_norm_sq, points.loss, constant, dominance_power(loss), threshold)
     return compared(comparison, points)
 
 
-def sharp_constants(loss: Loss, trajectory: Trajectory, threshold: Scalar) -> dict[str, Array]:
+def sharp_constants(threshold: Callable[[Loss], Scalar]) -> Callable[[Loss, Trajectory], dict[str, Array]]:
     """The constants to report for gradient dominance above a threshold.
 
     These are the paper's constant and power, the sharp constant above the threshold along the flow, and the constant at
-    n = inf, 4 L^2 lambda_d^2 d^{-(L-1)/L}, which is sharp if Sigma* is a multiple of I. Then the threshold, the largest
-    loss along the flow at which the inequality fails, and the minimum of the loss.
+    n = inf, 4 L^2 lambda_d^2 d^{-(L-1)/L}, which multiples of I attain if Sigma* is a multiple of I. Then the
+    threshold, the largest loss along the flow at which the inequality fails, and the minimum of the loss.
     """
-    sides = trajectory.grad_norm_sq, trajectory.loss
-    power, L = dominance_power(loss), loops(loss)
-    return {
-        "constant": jnp.asarray(PRINTED_CONSTANT),
-        "power": jnp.asarray(power),
-        "sharp_constant": sharp_dominance(*sides, power, threshold),
-        "limit_constant": 4.0 * L**2 * dominance_factor(loss),
-        "threshold": threshold,
-        "fails_at_and_below": dominance_floor(*sides, PRINTED_CONSTANT, power),
-        "minimum": loss.minimum,
-    }
+
+    def constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+        sides = trajectory.grad_norm_sq, trajectory.loss
+        power = dominance_power(loss)
+        return {
+            "constant": jnp.asarray(PRINTED_CONSTANT),
+            "power": jnp.asarray(power),
+            "sharp_constant": sharp_dominance(*sides, power, threshold(loss)),
+            "limit_constant": 4.0 * loops(loss) ** 2 * dominance_factor(loss),
+            "threshold": threshold(loss),
+            "fails_at_and_below": dominance_floor(*sides, PRINTED_CONSTANT, power),
+            "minimum": loss.minimum,
+        }
+
+    return constants
