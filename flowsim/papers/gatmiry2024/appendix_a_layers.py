@@ -37,10 +37,7 @@ PROBLEMS = (lemmas.SHORT, lemmas.SINGLE, lemmas.DEEP, lemmas.ONE_DIMENSION, lemm
 
 
 class DrawnLayers(eqx.Module):
-    """Random contexts of whitened examples, and random layers A' = S^{1/2} A S^{1/2} and u' = S^{1/2} u.
-
-    The layers have norms of about one.
-    """
+    """Random contexts of whitened examples, and random layers A' = S^{1/2} A S^{1/2} and u' = S^{1/2} u."""
 
     root: Matrix
     inverse_root: Matrix
@@ -75,20 +72,19 @@ def drawn_layers(task: LinearRegression, layers: int) -> DrawnLayers:
     )
 
 
-def last_rows(prompt: Prompt, A: Layers, u: Vectors) -> Float[Array, "steps columns"]:
-    """The last rows of Z^{(0)}, .., Z^{(k)}.
+def blocks(A: Matrix, u: Array) -> tuple[Matrix, Matrix]:
+    """P = [0 0; u^T 1] and Q = [A 0; 0 0]."""
+    d = u.size
+    P = jnp.zeros((d + 1, d + 1)).at[d, :d].set(u).at[d, d].set(1.0)
+    return P, jnp.zeros((d + 1, d + 1)).at[:d, :d].set(A)
 
-    Each layer maps Z to Z - (1/n) P Z M (Z^T Q Z) with P = [0 0; u^T 1] and Q = [A 0; 0 0].
-    """
-    (_, d, _), n = A.shape, prompt.inputs.shape[0]
-    Z = embed(prompt)
-    rows = [Z[-1]]
+
+def states(prompt: Prompt, A: Layers, u: Vectors) -> Float[Array, "steps rows columns"]:
+    """Z^{(0)}, .., Z^{(k)}: each layer maps Z to Z - (1/n) P Z M (Z^T Q Z)."""
+    found = [embed(prompt)]
     for matrix, vector in zip(A, u, strict=True):
-        P = jnp.zeros((d + 1, d + 1)).at[d, :d].set(vector).at[d, d].set(1.0)
-        Q = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(matrix)
-        Z = Z - attend(Z, P, Q) / n
-        rows.append(Z[-1])
-    return jnp.stack(rows)
+        found.append(found[-1] - attend(found[-1], *blocks(matrix, vector)) / prompt.inputs.shape[0])
+    return jnp.stack(found)
 
 
 def product_and_sum(Sigma: Matrix, A: Layers, u: Vectors) -> tuple[Matrix, Float[Array, " d"]]:
@@ -114,7 +110,7 @@ def _literal_loss(drawn: DrawnLayers, context: Array) -> Array:
     X, d = context @ drawn.root, context.shape[1]
 
     def error(w: Array, x: Array) -> Array:
-        return w @ x + last_rows(Prompt(X, X @ w, x), drawn.layers, drawn.vectors)[-1, -1]
+        return w @ x + states(Prompt(X, X @ w, x), drawn.layers, drawn.vectors)[-1, -1, -1]
 
     weights = jnp.concatenate([jnp.zeros((1, d)), drawn.inverse_root])
     errors = jax.vmap(jax.vmap(error, (None, 0)), (0, None))(weights, drawn.root)
@@ -128,16 +124,16 @@ def gaps_of_loss(drawn: DrawnLayers) -> tuple[Array, Array]:
     The formula is |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|_F^2 + |sum_i u_i^T Sigma A_i prod_{j>i} (I - Sigma A_j)
     S^{1/2}|^2.
     """
-    return jax.vmap(lambda context: _gap_of_loss(drawn, context))(drawn.contexts)
 
+    def one(context: Array) -> tuple[Array, Array]:
+        X = context @ drawn.root
+        product, total = product_and_sum(X.T @ X / context.shape[0], drawn.layers, drawn.vectors)
+        formula = jnp.sum((drawn.inverse_root @ product @ drawn.root) ** 2) + jnp.sum((total @ drawn.root) ** 2)
+        literal = _literal_loss(drawn, context)
+        whitened = jnp.linalg.norm(context.T @ context) / context.shape[0]
+        return literal - formula, literal + (1 + whitened) ** (2 * len(drawn.A))
 
-def _gap_of_loss(drawn: DrawnLayers, context: Array) -> tuple[Array, Array]:
-    X = context @ drawn.root
-    product, total = product_and_sum(X.T @ X / context.shape[0], drawn.layers, drawn.vectors)
-    formula = jnp.sum((drawn.inverse_root @ product @ drawn.root) ** 2) + jnp.sum((total @ drawn.root) ** 2)
-    literal = _literal_loss(drawn, context)
-    whitened = jnp.linalg.norm(context.T @ context) / context.shape[0]
-    return literal - formula, literal + (1 + whitened) ** (2 * len(drawn.A))
+    return jax.vmap(one)(drawn.contexts)
 
 
 def repeated(drawn: DrawnLayers, loops: int, bias: float) -> DrawnLayers:
@@ -154,10 +150,7 @@ def positive(A: Layers) -> Layers:
 def both_expectations(
     left: TracePolynomial, right: TracePolynomial, task: LinearRegression, matrices: Mapping[str, Layers]
 ) -> tuple[Array, Array, Array]:
-    """Both expectations at each of k sets of matrices, and the sizes of their sums.
-
-    ``matrices`` has the letter of each matrix as key.
-    """
+    """Both expectations at each of k sets of matrices, with letters as keys, and the sizes of their sums."""
     n = task.context_length
     first, second = (jax.vmap(lambda one, side=side: side(n, **one))(dict(matrices)) for side in (left, right))
     norms = sum(jnp.linalg.norm(rows, axis=(1, 2)) for rows in matrices.values())
@@ -186,40 +179,34 @@ _SIGN = (
 
 
 @eqx.filter_jit
-def _recursion(drawn: DrawnLayers) -> dict[str, Array]:
-    """The sums over u in (12) and (13), the same sums from the literal layers, and the sizes of the terms.
+def _gaps_of_rows(drawn: DrawnLayers, sign: float, query: bool) -> tuple[Array, Array]:
+    """The norms of the literal labels minus (12), or of y_q minus (13), and the sizes of their terms.
 
-    The literal layers give the labels and y_q. Subtracting the terms of (12) and (13) without u leaves the sums over u.
-    All are given for each context and t.
+    Both are given for each context and t. The sum over u is multiplied by ``sign``: 1 as printed, -1 for the opposite
+    sign. (13) is (12) for the column x_q, except that the literal label of the query starts at 0 instead of w^T x_q.
     """
+    part = slice(-1, None) if query else slice(None, -1)
 
-    def one(context: Array) -> dict[str, Array]:
+    def one(context: Array) -> tuple[Array, Array]:
         w, x = jnp.sin(1.0 + jnp.arange(2.0 * context.shape[1])).reshape(2, -1)
         w, x, X = w @ drawn.inverse_root, x @ drawn.root, context @ drawn.root
-        A, u, Sigma = drawn.layers, drawn.vectors, X.T @ X / context.shape[0]
-        rows, found = last_rows(Prompt(X, X @ w, x), A, u), []
-        for t, literal in enumerate(rows):
+        A, u, Sigma, columns = drawn.layers, drawn.vectors, X.T @ X / context.shape[0], jnp.vstack([X, x]).T
+        gaps, sizes = [], []
+        for t, row in enumerate(states(Prompt(X, X @ w, x), A, u)[:, -1]):
             product, total = product_and_sum(Sigma, A[:t], u[:t])
-            size = sum(jnp.linalg.norm(part) for part in (w, w @ product, total))
-            labels = {"labels": literal[:-1] - X @ (w @ product), "labels_sum": X @ total, "labels_size": size}
-            query = {"query": -literal[-1] - (w - w @ product) @ x, "query_sum": -total @ x}
-            sizes = {"labels_size": size * jnp.linalg.norm(X), "query_size": size * jnp.linalg.norm(x)}
-            found.append(labels | query | sizes)
-        return jax.tree.map(lambda *values: jnp.stack(values), *found)
+            gap = row.at[-1].add(w @ x) - w @ product @ columns - sign * (total @ columns)
+            size = sum(jnp.linalg.norm(term) for term in (w, w @ product, total))
+            gaps.append(jnp.linalg.norm(gap[part]))
+            sizes.append(size * jnp.linalg.norm(columns[:, part]))
+        return jnp.stack(gaps), jnp.stack(sizes)
 
     return jax.vmap(one)(drawn.contexts)
 
 
-def _against(loss: LoopedLoss, sign: float, part: str) -> Comparison:
-    """The statement that the literal rows satisfy (12), for the part "labels", or (13), for the part "query".
-
-    The sum over u is multiplied by ``sign``: it is 1 as printed, and -1 for the opposite sign.
-    """
+def _literal_rows(loss: LoopedLoss, sign: float, *, query: bool) -> Comparison:
+    """The statement that the literal labels satisfy (12), or y_q (13), with ``sign`` before the sum over u."""
     drawn = drawn_layers(loss.task, loss.loops)
-    found = _recursion(drawn)
-    gaps = found[part] - sign * found[f"{part}_sum"]
-    gaps = jnp.sqrt(jnp.sum(gaps.reshape(*gaps.shape[:2], -1) ** 2, axis=2))
-    return with_sums(gaps, found[f"{part}_size"], drawn)
+    return with_sums(*_gaps_of_rows(drawn, sign, query), drawn)
 
 
 SECTION = LOOPED(setting=looped_by_matrices, problems=PROBLEMS, spaces=spaces.LEMMAS)
@@ -230,7 +217,7 @@ def labels_plus(loss: LoopedLoss) -> Comparison:
     r"""$y^{(t)\top} = w^\top \prod_{i<t} (I - \Sigma A_i) X + \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I - \Sigma
     A_j) X$
     """
-    return _against(loss, 1.0, "labels")
+    return _literal_rows(loss, 1.0, query=False)
 
 
 @SECTION.corrected(labels_plus, note=_SIGN + "The proof writes X X^T = Sigma; Sigma is X X^T / n.")
@@ -238,7 +225,7 @@ def labels_minus(loss: LoopedLoss) -> Comparison:
     r"""$y^{(t)\top} = w^\top \prod_{i<t} (I - \Sigma A_i) X - \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I - \Sigma
     A_j) X$
     """
-    return _against(loss, -1.0, "labels")
+    return _literal_rows(loss, -1.0, query=False)
 
 
 @SECTION.claim("theorem-a.1.eq-13", "Theorem A.1, (13)", note=_SIGN)
@@ -246,7 +233,7 @@ def query_plus(loss: LoopedLoss) -> Comparison:
     r"""$y_q^{(t)} = y_q - w^\top \prod_{i<t} (I - \Sigma A_i) x_q - \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I -
     \Sigma A_j) x_q$
     """
-    return _against(loss, 1.0, "query")
+    return _literal_rows(loss, 1.0, query=True)
 
 
 @SECTION.corrected(query_plus, note=_SIGN)
@@ -254,7 +241,7 @@ def query_minus(loss: LoopedLoss) -> Comparison:
     r"""$y_q^{(t)} = y_q - w^\top \prod_{i<t} (I - \Sigma A_i) x_q + \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I -
     \Sigma A_j) x_q$
     """
-    return _against(loss, -1.0, "query")
+    return _literal_rows(loss, -1.0, query=True)
 
 
 @functools.cache
@@ -303,10 +290,7 @@ def loss_of_layers(loss: LoopedLoss) -> Comparison:
 
 @functools.cache
 def _bias_words(loops: int, sample_root: bool) -> TracePolynomial:
-    """E |u^T (I - (I - Sigma A)^L) S^{1/2}|^2, with S the population covariance.
-
-    With ``sample_root`` S is the sample covariance.
-    """
+    """E |u^T (I - (I - Sigma A)^L) S^{1/2}|^2, with the population S or, with ``sample_root``, the sample's."""
     words: dict[tuple[str, ...], int] = collections.defaultdict(int)
     for i, j in itertools.product(range(1, loops + 1), repeat=2):
         word = "U" + "WA" * i + ("W" if sample_root else "") + "AW" * j

@@ -21,6 +21,7 @@ from flowsim.models import LoopedAttention
 from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
 from flowsim.papers.gatmiry2024 import lemmas, problems, spaces
+from flowsim.papers.gatmiry2024.appendix_a_layers import blocks, states
 from flowsim.papers.gatmiry2024.moments import looped_by_matrices, looped_with_finite_context, powers, shape
 from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, delta, matrices, over_determined
 from flowsim.tasks import Prompt
@@ -217,13 +218,7 @@ def implemented_steps(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 
 def _attention(one: Drawn) -> Float[Array, "rows columns"]:
     """Attn(Z^(0); Q, P) of (2), with the P and Q of (5)."""
-    return attend(embed(one.prompt), *_blocks(one.A))
-
-
-def _blocks(A: Float[Array, "d d"]) -> tuple[Float[Array, "rows rows"], Float[Array, "rows rows"]]:
-    """P = [0 0; 0 1] and Q = [A 0; 0 0]."""
-    d = A.shape[0]
-    return jnp.zeros((d + 1, d + 1)).at[d, d].set(1.0), jnp.zeros((d + 1, d + 1)).at[:d, :d].set(A)
+    return attend(embed(one.prompt), *blocks(one.A, jnp.zeros_like(one.w)))
 
 
 def _descent(one: Drawn, step: float, transposed: bool, count: int) -> Float[Array, "count d"]:
@@ -289,14 +284,11 @@ def step_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 
 def _after_steps(loss: LoopedLoss, one: Drawn, step: float, transposed: bool) -> tuple[Array, Array]:
     """Z^(1), .., Z^(L) of (3), and [X x_q; (y - X^T w_t)^T, -w_t^T x_q] for t = 1, .., L."""
-    Z, found = embed(one.prompt), []
-    for _ in range(loss.loops):
-        Z = Z - attend(Z, *_blocks(one.A)) / one.X.shape[1]
-        found.append(Z)
+    found = states(one.prompt, jnp.stack([one.A] * loss.loops), jnp.zeros((loss.loops, one.w.size)))[1:]
     labels = jnp.concatenate([one.X.T @ one.w, jnp.zeros(1)])
     weights = _descent(one, step, transposed, loss.loops)
     expected = [jnp.concatenate([one.columns, (labels - w @ one.columns)[None]]) for w in weights]
-    return jnp.stack(found), jnp.stack(expected)
+    return found, jnp.stack(expected)
 
 
 @SECTION.claim(
