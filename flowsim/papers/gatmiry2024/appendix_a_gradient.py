@@ -99,20 +99,18 @@ def _expanded(loss: Loss, swapped: bool) -> Comparison:
 
     With ``swapped`` the two binomials are swapped, as (26) is printed.
     """
-    known = shape(loss)
-    m, parts = 2 * _loops(known) - 1, []
+    known, parts = shape(loss), []
+    m, n = 2 * _loops(known) - 1, known.finite_length
     for spectrum, i in itertools.product(_spectra(known.dimension), range(m + 1)):
-        rows, sizes = [], []
-        for first, second in itertools.product(range(i + 1), range(m - i + 1)):
-            upper = (m - i, i) if swapped else (i, m - i)
-            weight = math.comb(upper[0], first) * math.comb(upper[1], second) * (-1) ** (first + second)
-            rows.append([weight * value for value in gamma(spectrum, known.finite_length, first, second)])
-            sizes.append([abs(value) for value in rows[-1]])
-        right, size = (list(map(sum, zip(*table, strict=True))) for table in (rows, sizes))
-        left = factor(spectrum, known.finite_length, i, m - i)
-        scale = [max(a, abs(b)) for a, b in zip(size, left, strict=True)]
+        upper = (m - i, i) if swapped else (i, m - i)
+        rows = []
+        for a, b in itertools.product(range(i + 1), range(m - i + 1)):
+            weight = math.comb(upper[0], a) * math.comb(upper[1], b) * (-1) ** (a + b)
+            rows.append([weight * value for value in gamma(spectrum, n, a, b)])
+        columns, left = list(zip(*rows, strict=True)), factor(spectrum, n, i, m - i)
         # Both sides are exact; they are subtracted before rounding, since large numbers may nearly cancel.
-        gaps = [a - b for a, b in zip(left, right, strict=True)]
+        gaps = [value - sum(column) for value, column in zip(left, columns, strict=True)]
+        scale = [max(sum(map(abs, column)), abs(value)) for value, column in zip(left, columns, strict=True)]
         parts.append(equal(_floats(gaps), 0.0, _floats(scale)))
     return joined(parts)
 
@@ -139,10 +137,7 @@ def expansion(loss: Loss) -> Comparison:
 
 
 def _gammas(loss: Loss, extra: int) -> Comparison:
-    """The statement |gamma_j - lambda_j^{k-1}| <= (4kd/sqrt(n)) lambda_1^{k-1} with k = l_1 + l_2 + extra.
-
-    It is judged for l_1 + l_2 <= 2L, with L at most 3.
-    """
+    """The statement |gamma_j - lambda_j^{k-1}| <= 4kd/sqrt(n) lambda_1^{k-1}, k = l_1 + l_2 + extra <= 2L + extra."""
     known = shape(loss)
     most, errors, bounds = 2 * _loops(known), [], []
     for spectrum, first, second in itertools.product(_spectra(known.dimension), range(1, most + 1), range(most)):
