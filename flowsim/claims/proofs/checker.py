@@ -344,16 +344,16 @@ class Statement:
     def expanded(self, piece, about, s, radius, least):
         """Whether the slack divided by t^least is proved nonnegative on a ball of times, by its expansion at a time."""
         sides = pairs(self.along(piece, about, radius, ORDER - 1), self.along(piece, s, radius, ORDER))
-        rows = [[coefficient(y if k == ORDER else x, k) for k in range(least, ORDER + 1)] for x, y in sides]
+        ends, zero = range(least, ORDER + 1), lambda y: 0 * coefficient(y, 0)  # or NaN where y is, also times zero
+        rows = [[coefficient(y if k == ORDER else x, k) + zero(y) for k in ends] for x, y in sides]
         return all(sum((c * power(s - about, k) for k, c in enumerate(row)), ZERO) >= 0 for row in rows)
 
     def holds(self, piece, low, high, radius):
         """Whether the slack is proved nonnegative for all s from low to high; at t = 0 it may be zero."""
         s = between(low, high)
-        if all(x >= 0 for x in self.along(piece, s, radius)) or self.expanded(piece, s.mid(), s, radius, 0):
-            return True
-        first = piece.begin is ZERO and low is ZERO and all(x >= 0 for x in self.at_start())
-        return first and self.expanded(piece, ZERO, s, radius, 1)
+        shown = all(x >= 0 for x in self.along(piece, s, radius)) or self.expanded(piece, s.mid(), s, radius, 0)
+        first = not shown and piece.begin is ZERO and low is ZERO and all(x >= 0 for x in self.at_start())
+        return shown or (first and self.expanded(piece, ZERO, s, radius, 1))
 
     def show(self, piece, low, high, radius, halvings=HALVINGS):
         """Show that the slack is not negative for all s from low to high."""

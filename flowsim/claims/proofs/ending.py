@@ -47,6 +47,7 @@ else:
 
 VERSION = "ending 1"
 LIMIT, ALL_TIMES = "the limit", "all times"  # what a certificate that knows the limit may be about
+NEAR = 2.0**-96  # a distance from the limit, in which the slacks of a statement about it are computed
 OF_TIME = "its sides depend on the time, and are judged at all later times together"
 RefusedError, digest = checker.RefusedError, checker.digest
 
@@ -150,9 +151,14 @@ class Limit:
         ring.defined, ring.decided = self._refuse_undefined, self._decided
 
     def show(self):
-        """Show that the slacks at the limit are not negative."""
+        """Show that the slacks tend to numbers that are not negative. Those of all points that are near enough to the
+        limit count, as a function may jump there; where a comparison is of equal numbers, both branches have to agree.
+        """
+        self.ring.decided = lambda p: None if p == 0 else self._decided(p)
         given = {"start": self.start, "weights": self.exactly, "t": [self.ring.t]}
-        near = self.statement.sides(t=[arb.nan()], start=self.statement.start, weights=self.balls)
+        moves = [arb(0, NEAR if weight != 0 else 0) for weight in self.weights]
+        around = [x + by for x, by in zip(self.balls, moves, strict=True)]
+        near = self.statement.sides(t=[arb.nan()], start=self.statement.start, weights=around)
         for value, exact in zip(near, self.ring.values(self.certificate["sides"], **given), strict=True):
             if not (value >= 0 or (value.is_finite() and self.ring.reduced(exact) == 0)):
                 raise identities.RefusedError("the statement is not shown in the limit")
