@@ -36,6 +36,7 @@ _DRAWS = 3  # of such models, where a claim is about the limit
 _AGREES = 1e-6  # of their size, to which they must agree
 _SAME = 1e-9  # of their size: by less, sides at one time do not depend on other times
 _FAR = 8.0  # times the largest weight, by which another row is moved
+_LATER = np.geomspace(2.0, 1e9, 200)  # times the last time: those of more rows
 _OTHER = "its sides are not functions of the time, the start and the weights at that time alone"
 _REFUSED = checker.RefusedError, identities.RefusedError
 
@@ -55,11 +56,12 @@ class _Velocity(AbstractDescent):
 
 
 class _Problem(NamedTuple):
-    """A loss, the start of its flow, and how the weights may move."""
+    """A loss, the start of its flow, how the weights may move, and the program of a start that is computed."""
 
     loss: AbstractPopulationLoss
     start: PyTree
     domain: Domain
+    exact: dict[str, Document]
 
     @property
     def weights(self) -> np.ndarray:
@@ -111,7 +113,8 @@ def certify(
     foreign = claim.foreign(loss, start)
     if missing := [one.name for one in ([foreign] if foreign else claim.hypotheses(loss, start)) if not one.met]:
         raise OpenError(f"it says nothing of this problem: not met: {'; '.join(missing)}")
-    where = _Problem(loss, start, Domain(loss, start))
+    exact = {"start": followed.of_start} if followed and claim.along_flow else {}
+    where = _Problem(loss, start, Domain(loss, start), exact)
     in_the_limit = claim.along_flow and _is_of_the_limit(claim, where)
     sides, is_equality = _sides(claim, where, refutes, in_the_limit)
     followed = followed or FollowedFlow(loss, start) if claim.along_flow else None
@@ -208,9 +211,9 @@ def _is_of_the_limit(claim: Claim, problem: _Problem) -> bool:
 
 
 def _inputs(problem: _Problem) -> dict[str, PyTree]:
-    """The inputs of the sides: a time, the start, and the weights at that time."""
-    start = eqx.filter(problem.start, eqx.is_inexact_array)
-    return {"t": jax.ShapeDtypeStruct((1,), float), "start": start, "weights": problem.domain.shapes}
+    """The inputs of the sides: a time, the start, and the weights at that time, with the program of the start."""
+    start, t = eqx.filter(problem.start, eqx.is_inexact_array), jax.ShapeDtypeStruct((1,), float)
+    return {"t": t, "start": start, "weights": problem.domain.shapes, "exact": problem.exact}
 
 
 def _traced(
@@ -292,16 +295,17 @@ def _check_sides(certificate: Document, claim: Claim, problem: _Problem, t1: flo
 
 
 def _check_rows(claim: Claim, problem: _Problem, rows: list[np.ndarray], t: np.ndarray, theirs: Comparison) -> None:
-    """Refuse a claim whose sides at a time change when the rows after the start move by one place, and a new row takes
-    the first place.
+    """Refuse a claim whose sides at a time change when the rows after the start move by one place, as a new row takes
+    the first place, and many come after them.
     """
-    rng, before, after = np.random.default_rng(1), slice(1, len(rows) - 1), slice(2, len(rows))
+    rng, count = np.random.default_rng(1), len(rows)
     for further in (-_FAR, 1.0, _FAR):
-        shifted = [rows[0], problem.domain.near(rng, further), *rows[before]]
-        times = jnp.asarray([t[0], t[1] / 2, *t[before]])
-        ours = _compared(claim, problem.loss, times, problem.models(shifted))
+        first, last = (problem.domain.near(rng, further) for _ in range(2))
+        *models, end = problem.models([rows[0], first, *rows[1:], last])
+        times = jnp.asarray([t[0], t[1] / 2, *t[1:], *(t[-1] * _LATER)])
+        ours = _compared(claim, problem.loss, times, [*models, *[end] * len(_LATER)])
         for name in ("value", "bound", "slack"):
-            was, now = np.asarray(getattr(theirs, name))[before], np.asarray(getattr(ours, name))[after]
+            was, now = np.asarray(getattr(theirs, name))[1:count], np.asarray(getattr(ours, name))[2 : count + 1]
             # A statement may name any size for its sides, so that their own counts.
             if not np.allclose(now, was, rtol=0.0, atol=_SAME * _largest(was, now), equal_nan=True):
                 raise OpenError(_OTHER)
@@ -326,10 +330,10 @@ def _check_limit(certificate: Document, claim: Claim, problem: _Problem) -> None
     for seed in range(_DRAWS):
         # What is in the middle is further away, on both sides, so that it has the extremes.
         far = [problem.domain.near(np.random.default_rng(seed), sign * share) for sign in (1, -1)]
-        rows = [problem.weights, *far, end]
-        times = jnp.arange(float(len(rows)))
-        theirs = _compared(claim, problem.loss, times, problem.models(rows), problem.start)
-        agree = _agreement(certificate, theirs, np.nan, rows[0], end)
+        first, *middle, last = problem.models([problem.weights, *far, end])
+        models = [first, *middle * len(_LATER), last]
+        theirs = _compared(claim, problem.loss, jnp.arange(float(len(models))), models, problem.start)
+        agree = _agreement(certificate, theirs, np.nan, problem.weights, end)
         if agree is None or not np.all(agree[count]):
             raise OpenError("its sides in the limit depend on more than the start and the end")
 
@@ -355,9 +359,12 @@ def _agreement(
 
 def _series(loss: AbstractPopulationLoss, models: list[PyTree]) -> tuple[Array, Array, Array, Array]:
     """What a trajectory records of models: loss, excess, |grad|^2 and the energy that is dissipated."""
-    value, excess = jnp.stack([loss(model) for model in models]), jnp.stack([loss.excess(model) for model in models])
-    slopes = [jax.tree.leaves(loss.gradient(model)) for model in models]
-    squares = jnp.stack([sum(jnp.sum(slope**2) for slope in leaves) for leaves in slopes])
+    known: dict[int, tuple[Array, Array, Array]] = {}  # of models, of which one may stand for many times
+    for model in models:
+        if id(model) not in known:
+            squares = sum(jnp.sum(slope**2) for slope in jax.tree.leaves(loss.gradient(model)))
+            known[id(model)] = loss(model), loss.excess(model), jnp.asarray(squares)
+    value, excess, squares = map(jnp.stack, zip(*(known[id(model)] for model in models), strict=True))
     return value, excess, squares, value[0] - value
 
 

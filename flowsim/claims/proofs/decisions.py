@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import flint
+import jax.numpy as jnp
 import numpy as np
 from flint import arb, fmpq
+from jax.extend.core import JaxprEqn
 
 from flowsim._core.balls.operations import UndecidedError
 from flowsim.claims.proofs import checker
-from flowsim.claims.proofs.writer import Array, Writer
+from flowsim.claims.proofs.writer import NOWHERE, Array, Writer
 
 _BITS = 256
 _UNDECIDED = "it compares numbers that are too near to each other"
@@ -68,6 +70,69 @@ class Decisions:
         found = [_floor(value) for value in self._of(checker._rational, x)]
         return np.asarray(found, dtype=float).reshape(x.shape)
 
+    def place(self, eqn: JaxprEqn, x: Array) -> np.ndarray:
+        """The first place of the largest or least of numbers that no input moves.
+
+        **Raises:** `UndecidedError` if float64 takes another number, or if two are too close to each other.
+        """
+        if x.known is None or np.any(np.isnan(x.known)):
+            raise UndecidedError(f"certificates do not have the operation {eqn.primitive.name} of numbers that move")
+        found = np.asarray(eqn.primitive.bind(jnp.asarray(x.known), **eqn.params))
+        (axis,) = eqn.params["axes"]
+        places = np.take_along_axis(np.arange(x.size).reshape(x.shape), np.expand_dims(found, axis), axis)
+        ahead = self.signs(self.writer.taken([x], places), x) * (1 if eqn.primitive.name == "argmax" else -1)
+        is_before = np.arange(x.size).reshape(x.shape) < places
+        if not np.all(np.where(is_before, ahead > 0, ahead >= 0)):
+            raise UndecidedError("the largest of several numbers is not decided")
+        return found
+
+    def converted(self, x: Array, kind: np.dtype) -> np.ndarray:
+        """Numbers that no input moves, before they become whole numbers or truth values.
+
+        **Raises:** `UndecidedError` if an entry is too close to where the result jumps.
+        """
+        assert x.known is not None
+        if not (np.issubdtype(kind, np.integer) or kind == np.bool_):
+            return x.known
+        zero = self.writer.number(0.0)
+        if kind == np.bool_:
+            return 1.0 * self.compared("ne", x, zero)
+        down, up = self.rounded_down(x), -self.rounded_down(self.writer.binary("sub", zero, x))
+        return np.where(self.compared("lt", x, zero), up, down)
+
+    def unless_rounded(self, name: str, x: Array) -> Array:
+        """The exponent of a power, or the matrix of eigenvalues. Its value is unknown if float64 rounds an exponent, or
+        the zeros or the order of a diagonal matrix.
+        """
+        if x.known is None or x.place == NOWHERE or self._is_written(x):
+            return x
+        try:
+            same = self._is_float64(x) if name == "pow" else self._is_ordered(x)
+        except UndecidedError:
+            same = False
+        return x if same else x._replace(known=None)
+
+    def _is_written(self, x: Array) -> bool:
+        """Whether an array is of numbers that stand in the program."""
+        name, arguments, _ = self.writer.operations[x.place]
+        of = [self.writer.operations[i][0] for i in arguments] if name == "take" else [name]
+        return set(of) <= {"number"}
+
+    def _is_float64(self, x: Array) -> bool:
+        return bool(np.all(np.isfinite(x.known)) and np.all(self.compared("eq", x, self.writer.array(x.known))))
+
+    def _is_ordered(self, matrix: Array) -> bool:
+        """Whether a matrix that is diagonal in float64 is so, with its entries in the order of float64."""
+        n, places = matrix.shape[-1], np.arange(matrix.size).reshape(matrix.shape)
+        outside = ~np.eye(n, dtype=bool)
+        if np.any(matrix.known[..., outside]):
+            return True
+        order = np.argsort(np.diagonal(matrix.known, axis1=-2, axis2=-1), axis=-1, kind="stable")
+        inside = np.take_along_axis(np.diagonal(places, axis1=-2, axis2=-1), order, -1)
+        taken = lambda where: self.writer.taken([matrix], where)
+        are_zero = self.compared("eq", taken(places[..., outside]), self.writer.number(0.0))
+        return bool(np.all(are_zero) and np.all(self.compared("le", taken(inside[..., :-1]), taken(inside[..., 1:]))))
+
     def _of(self, read: Read, array: Array) -> list:
         if array.place < 0:
             raise UndecidedError(_UNDECIDED)
@@ -79,7 +144,9 @@ class Decisions:
                 if moves or any(one is None for one in given):
                     values.append(None)
                 elif name == "input":
-                    values.append([read(text) for text in self.writer.known[parameter]])
+                    exact = self.writer.known[parameter]
+                    is_computed = isinstance(exact, dict)
+                    values.append(checker.Program(exact, read)() if is_computed else [*map(read, exact)])
                 else:
                     values.append(checker.apply(name, given, parameter, read))
         found = values[array.place]

@@ -2,8 +2,9 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -30,6 +31,8 @@ _MOVES = {
 }
 _OF_TRUTHS = {"convert_element_type", "reduce_and", "reduce_or", *_MOVES}
 _MOST_TURNS = 1000  # of a loop
+Exact: TypeAlias = Mapping[str, Document]
+_NONE: Exact = MappingProxyType({})
 _INDICES = {  # which arguments of operations that move entries are indices
     "gather": slice(1, 2),
     "dynamic_slice": slice(1, None),
@@ -39,7 +42,9 @@ _INDICES = {  # which arguments of operations that move entries are indices
 }
 
 
-def program(function: Callable[..., PyTree], *, given: frozenset[float] | None = None, **inputs: PyTree) -> Document:
+def program(
+    function: Callable[..., PyTree], *, given: frozenset[float] | None = None, exact: Exact = _NONE, **inputs: PyTree
+) -> Document:
     """The operations of a function of float64 arrays, with its result flat.
 
     A number in the function stands for the shortest decimal that rounds to it, as it is written in a file. A number
@@ -49,12 +54,13 @@ def program(function: Callable[..., PyTree], *, given: frozenset[float] | None =
 
     - function: from trees of arrays to a tree of arrays.
     - given: the numbers with many digits that are exact. None if all are.
+    - exact: the programs of known inputs that are computed. The values of others are decimals.
     - inputs: a tree for each argument of the function, of shapes, or of arrays where its values are known: known values
       decide comparisons. In a tree of both, the arrays are constants.
 
     **Raises:** `UndecidedError` on an operation that certificates do not have; what JAX raises in tracing.
     """
-    writer, outputs = _written(function, inputs, given)
+    writer, outputs = _written(function, inputs, exact, given)
     result = writer.joined([writer.array(value) for value in outputs])
     if result.place == NOWHERE:
         raise UndecidedError(_UNKNOWN)
@@ -75,19 +81,19 @@ def _needed(operations: list[list[Any]], result: int) -> Document:
     }
 
 
-def constants(function: Callable[..., PyTree], **inputs: PyTree) -> list[np.ndarray]:
-    """The arrays that a function returns if they do not depend on its arguments.
+def constants(function: Callable[..., PyTree], *, exact: Exact = _NONE, **inputs: PyTree) -> list[np.ndarray]:
+    """The arrays that a function returns if they do not depend on its arguments, with the arguments of `program`.
 
     **Raises:** `UndecidedError` if they do; otherwise as `program`.
     """
-    known = [value.known if isinstance(value, Array) else value for value in _written(function, inputs)[1]]
+    known = [value.known if isinstance(value, Array) else value for value in _written(function, inputs, exact)[1]]
     if any(value is None for value in known):
         raise UndecidedError("it depends on the weights")
     return [np.asarray(value) for value in known]
 
 
 def _written(
-    function: Callable[..., PyTree], inputs: dict[str, PyTree], given: frozenset[float] | None = None
+    function: Callable[..., PyTree], inputs: dict[str, PyTree], exact: Exact, given: frozenset[float] | None = None
 ) -> tuple[Writer, list[Value]]:
     names = list(inputs)
     traced = Traced(lambda *given: function(**dict(zip(names, given, strict=True))), *inputs.values())
@@ -98,7 +104,7 @@ def _written(
         sizes = [math.prod(leaf.shape) for leaf in leaves]
         known = None if not all(map(eqx.is_array, leaves)) else np.concatenate([np.ravel(leaf) for leaf in leaves])
         whole = writer.write("input", [], name, (sum(sizes),), known)
-        writer.known |= {} if known is None else {name: decimals(known)}
+        writer.known |= {} if known is None else {name: exact.get(name) or decimals(known)}
         for leaf, size, end in zip(leaves, sizes, np.cumsum(sizes), strict=True):
             fixed = known is None and eqx.is_array(leaf)
             taken = writer.taken([whole], np.arange(end - size, end).reshape(leaf.shape))
@@ -184,9 +190,11 @@ class _Reader:
         if name == "mul" and len(known) == 2 and places & self.normal:  # by the square root of 2
             return [self.writer.array(np.multiply(*known))]
         if name in ("argmax", "argmin"):
-            return [self._place(eqn, self.writer.array(inputs[0]))]
+            return [self.decisions.place(eqn, self.writer.array(inputs[0]))]
         if name in _FOLDED:
             return [self._folded(name, params["axes"], self.writer.array(inputs[0]))]
+        if name in ("pow", "eigh"):
+            inputs[-1] = self.decisions.unless_rounded(name, self.writer.array(inputs[-1]))
         if name in RULES:
             return [RULES[name](self.writer, params, *map(self.writer.array, inputs))]
         if name in FACTORIZED:
@@ -219,18 +227,6 @@ class _Reader:
                 return carry
             carry = self._call(params["body_jaxpr"], [*inputs[first:second], *carry])
         raise UndecidedError(f"a loop has more than {_MOST_TURNS} turns")
-
-    def _place(self, eqn: JaxprEqn, x: Array) -> np.ndarray:
-        """The place of the largest or least of numbers that no input moves."""
-        if x.known is None or np.any(np.isnan(x.known)):
-            raise UndecidedError(f"certificates do not have the operation {eqn.primitive.name} of numbers that move")
-        found = np.asarray(eqn.primitive.bind(jnp.asarray(x.known), **eqn.params))
-        (axis,) = eqn.params["axes"]
-        places = np.take_along_axis(np.arange(x.size).reshape(x.shape), np.expand_dims(found, axis), axis)
-        name = "ge" if eqn.primitive.name == "argmax" else "le"
-        if not np.all(self.decisions.compared(name, self.writer.taken([x], places), x)):
-            raise UndecidedError("the largest of several numbers is not decided")
-        return found
 
     def _stacked(self, rows: Sequence[Value]) -> Value:
         known = [row for row in rows if not isinstance(row, Array)]
@@ -287,7 +283,8 @@ class _Reader:
             return array
         if array.known is None or not np.all(np.isfinite(array.known)):
             raise UndecidedError(f"certificates do not have numbers that move of the type {after}")
-        return self._lifted(eqn.primitive.bind(jnp.asarray(array.known), **eqn.params))
+        known = array.known if before == np.bool_ else self.decisions.converted(array, after)
+        return self._lifted(eqn.primitive.bind(jnp.asarray(known), **eqn.params))
 
     def _decided(self, eqn: JaxprEqn, inputs: list[Value]) -> Value:
         """A comparison, or an operation that has one in it, of numbers that depend on no input."""

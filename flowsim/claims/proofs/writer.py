@@ -16,7 +16,7 @@ import numpy as np
 from flint import arb
 from jaxtyping import Float, Int
 
-from flowsim._core.types import Params
+from flowsim._core.types import Document, Params
 
 Parameter: TypeAlias = "str | int | list[int] | list[str] | None"
 
@@ -72,7 +72,7 @@ class Writer:
     def __init__(self, given: frozenset[float] | None = None):
         self.given = given
         self.operations: list[list[Any]] = []
-        self.known: dict[str, list[str]] = {}
+        self.known: dict[str, list[str] | Document] = {}  # of inputs: their decimals, or the program that computes them
         self._places: dict[str, int] = {}
         self._sources: dict[int, tuple[list[Array], np.ndarray]] = {}
 
