@@ -2,11 +2,15 @@
 
 import math
 
+import flint
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import flowsim
 from flowsim.claims.proofs import FollowedFlow, OpenError, check, checker
+from flowsim.claims.proofs.program import program
 from flowsim.problem import spec_of
 
 
@@ -175,3 +179,36 @@ def test_a_certificate_of_what_does_not_exist_is_refused():
     found["digest"] = checker.digest(found)
     with pytest.raises(checker.RefusedError):
         check(found)
+
+
+def test_a_matrix_that_is_not_positive_definite_has_no_factor_at_all():
+    """[1 1; 1 w] with w = 3 e^{-t}/2, below 1 from t = log(3/2) on. The first entry of its factor depends on no w."""
+    matrix = lambda w: jnp.asarray([[1.0, 1.0], [1.0, 0.0]]) + w[0] * jnp.diag(jnp.asarray([0.0, 1.0]))
+    first = lambda flow: jax.vmap(lambda w: jnp.linalg.cholesky(matrix(w))[0, 0])(flow.models)
+    # Where it promises nothing it is not compared in float64.
+    compare = lambda flow: flowsim.at_least(first(flow), 0.5, promised=flow.t > 0.3)
+    assert not is_proved(compare, 0.0, start=[1.5], t1=1.0)
+    assert is_proved(compare, 1.2, start=[1.5], t1=1.0)
+
+
+# --- Weights that move at some weights alone --------------------------------------------------------------------------
+
+
+def test_a_weight_that_moves_for_a_moment_is_not_held_fixed():
+    """Far from 1 the exponential is exactly zero in float64, and nowhere else."""
+    bump = lambda w: jnp.exp(-((200 * (w - 1)) ** 2))
+    loss = flowsim.FunctionLoss(lambda w: (w[0][0] - 2) ** 2 / 2 + 1e-10 * bump(w[0][0]) * w[1][0])
+    with pytest.raises(ValueError, match="moves a weight everywhere or nowhere"):
+        flowsim.enclose(loss, (jnp.zeros(1), jnp.ones(1)), t1=3.0)
+
+
+# --- Operations of JAX ------------------------------------------------------------------------------------------------
+
+
+def test_the_eigenvalues_of_an_upper_triangle_are_those_of_that_triangle():
+    upper = lambda w: jax.lax.linalg.eigh(w.reshape(2, 2), lower=False, symmetrize_input=False)[1]
+    listed = program(lambda weights: upper(weights), weights=jax.ShapeDtypeStruct((4,), float))
+    weights = [1.0, 2.0, 5.0, -1.0]
+    with flint.ctx.workprec(100):
+        found = [float(x) for x in checker.Program(listed)(weights=[flint.arb(w) for w in weights])]
+    assert found == pytest.approx(np.linalg.eigvalsh([[1.0, 2.0], [2.0, -1.0]]))

@@ -41,6 +41,7 @@ class Domain:
 
     - size: the largest weight at the start, or 1 if all are zero.
     - shapes: the tree of weights, with the shapes of arrays that move, and the values of arrays that do not.
+    - held: whether each weight stays where it is although it might move, as its gradient is exactly zero.
     - outside: a basis of the directions in which weights do not move; each is a list of (index of a weight, entry).
     """
 
@@ -61,8 +62,11 @@ class Domain:
                         break
         moving = [leaf + self.size * step(k) for leaf, step, k in zip(leaves, self._steps, noise, strict=True)]
         both = [self._slopes(loss, jax.tree.unflatten(tree, row)) for row in (leaves, moving)]
+        self.held = np.zeros(self._flat.size, dtype=bool)
+        ends = np.cumsum([leaf.size for leaf in leaves])
         for k, slopes in enumerate(zip(*both, strict=True)):
             if not np.any(slopes):
+                self.held[ends[k] - leaves[k].size : ends[k]] = self._steps[k] is not _nowhere
                 self._steps[k] = _nowhere
         shapes = [
             leaf if step is _nowhere else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
@@ -70,7 +74,6 @@ class Domain:
         ]
         self.shapes = jax.tree.unflatten(tree, shapes)
         self.outside: list[list[tuple[int, int]]] = []
-        ends = np.cumsum([leaf.size for leaf in leaves])
         for leaf, step, end in zip(leaves, self._steps, ends, strict=True):
             places = np.arange(end - leaf.size, end).reshape(leaf.shape)
             if step is _nowhere:

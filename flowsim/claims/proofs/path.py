@@ -213,6 +213,8 @@ class FollowedFlow:
         theirs = np.stack([np.asarray(slope) for slope in slopes])
         if not np.max(np.abs(ours - theirs)) <= _AGREES * np.max(np.abs(theirs)):
             checks.refuse("loss", "one whose gradient is the derivative of its value", "they differ at some weights")
+        if np.any(theirs[:, self.domain.held]):
+            checks.refuse("loss", "one that moves a weight everywhere or nowhere", "it moves one at some weights alone")
 
 
 class _Step(NamedTuple):

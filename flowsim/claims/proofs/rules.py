@@ -5,6 +5,7 @@ the operation. It writes the operation with `Writer` and returns the results. An
 on no input of the program, so that its float64 value is available.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -46,6 +47,8 @@ def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
     For a known diagonal matrix they are unit vectors and its sorted entries. For a known 2 x 2 matrix there is a
     formula. For other matrices see `_eigenvectors` and `_eigenvalues`.
     """
+    if not params["lower"]:
+        matrix = writer.taken([matrix], np.arange(matrix.size).reshape(matrix.shape).T)
     n, known = _square(matrix), matrix.known
     if known is not None and np.all(known == np.diag(np.diagonal(known))):
         order = np.argsort(np.diagonal(known), kind="stable")
@@ -188,8 +191,11 @@ def _cholesky(writer: Writer, params: Params, matrix: Array) -> list[Array]:
             left = _less_products(writer, _entry(writer, matrix, i, j), row, (row if i == j else rows[j])[:j])
             row.append(writer.unary("sqrt", left) if i == j else writer.binary("div", left, rows[j][j]))
         rows.append(row)
+    # Where a matrix is not positive definite it has no factor at all: zero over a pivot is zero or nothing.
     zero = writer.number(0.0)
-    entries = [rows[i][j] if j <= i else zero for i in range(n) for j in range(n)]
+    parts = [writer.binary("div", zero, row[-1]) for row in rows]
+    rest = functools.reduce(functools.partial(writer.binary, "add"), parts)
+    entries = [writer.binary("add", rows[i][j], rest) if j <= i else zero for i in range(n) for j in range(n)]
     return [_of_entries(writer, entries, (n, n))]
 
 
