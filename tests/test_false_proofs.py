@@ -103,6 +103,18 @@ def test_what_reads_a_tenth_of_the_times_has_no_limit():
     assert not is_proved(tenth, 3.0, start=[2.0])
 
 
+NEAR_HALFWAY = lambda flow: jnp.any(jnp.abs(flow.models[:, 0] - 1.5) < 0.01)
+
+
+def test_what_reads_other_rows_in_a_narrow_window_is_not_proved():
+    """w falls from 2 to 1 and is near 3/2 at t = log 2. No random weights are."""
+    at_rest = lambda flow: flowsim.at_most(jnp.where(NEAR_HALFWAY(flow), 1.0, 0.0)[None], 0.5, allowance=flow.way_to_go)
+    assert not is_proved(at_rest, 1.0, start=[2.0])
+    bound = lambda flow: jnp.where(NEAR_HALFWAY(flow), 1.6, 3.0)
+    for until in (1.0, math.inf):
+        assert not is_proved(lambda flow: flowsim.at_most(flow.models[:, 0], bound(flow)), 1.0, start=[2.0], t1=until)
+
+
 # --- What float64 would decide ---------------------------------------------------------------------------------------
 
 FIRST = lambda flow: flow.models[0, 0]

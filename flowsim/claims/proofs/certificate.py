@@ -1,10 +1,9 @@
 """Certificates: proofs of a claim for one problem, which `checker.py` checks without the rest of flowsim."""
 
-import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -20,15 +19,12 @@ from flowsim._core import VERSION, checks
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Document
 from flowsim.claims.claim import Claim, Comparison, Sides
-from flowsim.claims.limits import End, ending_at
 from flowsim.claims.proofs import checker, ending, identities
 from flowsim.claims.proofs.ball import with_the_end
-from flowsim.claims.proofs.domain import Domain, as_decimals, numbers_of, rebuilt, refuse_sampled
+from flowsim.claims.proofs.domain import Domain, as_decimals, compared, numbers_of, rebuilt, refuse_sampled
 from flowsim.claims.proofs.path import PRECISION, FollowedFlow, OpenError
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
-from flowsim.flow.recording import uncertified
-from flowsim.flow.trajectory import AbstractDescent
 from flowsim.losses import AbstractPopulationLoss
 
 _ROWS = 5  # of a flow, at which the sides of a certificate are compared with the claim's
@@ -36,23 +32,11 @@ _DRAWS = 3  # of such models, where a claim is about the limit
 _AGREES = 1e-6  # of their size, to which they must agree
 _SAME = 1e-9  # of their size: by less, sides at one time do not depend on other times
 _FAR = 8.0  # times the largest weight, by which another row is moved
+_ANYWHERE = 1e6  # times the largest weight, within which rows that are not to be read may be
 _LATER = np.geomspace(2.0, 1e9, 200)  # times the last time: those of more rows
 _OTHER = "its sides are not functions of the time, the start and the weights at that time alone"
+_MORE = "its sides in the limit depend on more than the start and the end"
 _REFUSED = checker.RefusedError, identities.RefusedError
-
-
-class _Velocity(AbstractDescent):
-    """Minus the gradient of a loss, without any bound on the rest of the flow."""
-
-    loss: AbstractPopulationLoss
-
-    def __call__(self, model: PyTree) -> PyTree:
-        """See `AbstractDescent`."""
-        return jax.tree.map(jnp.negative, self.loss.gradient(model))
-
-    def way_to_go(self, model: PyTree, start: PyTree) -> float:
-        """See `AbstractDescent`."""
-        return math.inf
 
 
 class _Problem(NamedTuple):
@@ -133,6 +117,8 @@ def certify(
     }
     if not in_the_limit:
         _check_sides(certificate, claim, where, t1 if t1 and t1 < math.inf else 1.0)
+    if claim.along_flow:
+        _check_unread(certificate, claim, where, in_the_limit, is_equality)
     if followed and in_the_limit:
         try:
             found = _of_the_end(certificate, followed, in_the_limit=True)
@@ -201,7 +187,7 @@ def _is_of_the_limit(claim: Claim, problem: _Problem) -> bool:
     """Whether a claim compares as much of a longer flow, its end, and allows for what may come after it."""
     rows = [problem.weights, *(problem.domain.near(np.random.default_rng(k), 1 / 8) for k in range(2))]
     models = problem.models(rows)
-    one, other = (_compared(claim, problem.loss, jnp.arange(float(n)), models[:n]) for n in (2, 3))
+    one, other = (compared(claim, problem.loss, jnp.arange(float(n)), models[:n]) for n in (2, 3))
     if len(one.slack) != len(other.slack):
         return False
     traced = functools.partial(_traced, claim, problem, True)
@@ -217,14 +203,24 @@ def _inputs(problem: _Problem) -> dict[str, PyTree]:
 
 
 def _traced(
-    claim: Claim, problem: _Problem, in_the_limit: bool, t: Float[Array, " 1"], start: PyTree, weights: PyTree
+    claim: Claim,
+    problem: _Problem,
+    in_the_limit: bool,
+    t: Float[Array, " T"],
+    start: PyTree,
+    weights: PyTree,
+    others: Sequence[PyTree] = (),
 ) -> Comparison:
-    """A claim at the start and, along a flow, at a time or in the limit, from the numbers of its problem."""
+    """A claim at the start and, along a flow, at a time or in the limit, from the numbers of its problem. Of two other
+    rows one comes before, and one after, but not after the limit.
+    """
     fixed = eqx.filter(problem.start, eqx.is_inexact_array, inverse=True)
-    models = [eqx.combine(row, fixed) for row in ([start, weights] if claim.along_flow else [start])]
+    after = [weights, *others[:0:-1]]
+    rows = [start, *others[:1], *(after[::-1] if in_the_limit else after)]
+    models = [eqx.combine(row, fixed) for row in (rows if claim.along_flow else [start])]
     times = jnp.append(0.0, t)[: len(models)]
     known = problem.start if in_the_limit else None
-    return _compared(claim, rebuilt(problem.loss, problem.start), times, models, known)
+    return compared(claim, rebuilt(problem.loss, problem.start), times, models, known)
 
 
 def _sides(claim: Claim, problem: _Problem, refutes: bool, in_the_limit: bool) -> tuple[Document, bool]:
@@ -234,16 +230,16 @@ def _sides(claim: Claim, problem: _Problem, refutes: bool, in_the_limit: bool) -
     An equality has two slacks, the difference of its sides and the negative of it. What a claim compares in addition to
     the flow, such as given weights, is compared again at each time.
     """
-    compared, inputs = functools.partial(_traced, claim, problem, in_the_limit), _inputs(problem)
+    traced, inputs = functools.partial(_traced, claim, problem, in_the_limit), _inputs(problem)
     try:
-        (identity,) = constants(lambda **given: compared(**given).identity, **inputs)
+        (identity,) = constants(lambda **given: traced(**given).identity, **inputs)
         rows = slice(1 if claim.along_flow and not in_the_limit else 0, None)
-        _check_promise(lambda **given: compared(**given).promised[rows], inputs, refutes)
-        if not (refutes or in_the_limit) and not _is_zero(lambda **given: compared(**given).allowance[rows], inputs):
+        _check_promise(lambda **given: traced(**given).promised[rows], inputs, refutes)
+        if not (refutes or in_the_limit) and not _is_zero(lambda **given: traced(**given).allowance[rows], inputs):
             raise OpenError("it has an allowance, within which it is not proved")
 
         def slack(**given: PyTree) -> Sides:
-            ours = jax.tree.map(lambda side: side[rows], compared(**given))
+            ours = jax.tree.map(lambda side: side[rows], traced(**given))
             return _slack(ours, identity[rows], allows=refutes)
 
         return program(slack, given=numbers_of(problem.loss), **inputs), bool(np.all(identity[rows]))
@@ -251,22 +247,6 @@ def _sides(claim: Claim, problem: _Problem, refutes: bool, in_the_limit: bool) -
         raise OpenError(str(error)) from error
     except jax.errors.JAXTypeError as error:
         raise OpenError("it is computed outside of JAX") from error
-
-
-def _compared(
-    claim: Claim, loss: AbstractPopulationLoss, t: Float[Array, " T"], models: list[PyTree], known: PyTree = None
-) -> Comparison:
-    """A claim at models along a flow, the last one being the limit if a known model is given, or at its start alone."""
-    moving, fixed = zip(*(eqx.partition(model, eqx.is_inexact_array) for model in models), strict=True)
-    stacked = eqx.combine(jax.tree.map(lambda *leaves: jnp.stack(leaves), *moving), fixed[0])
-    value = excess = squares = dissipated = jnp.full(len(models), jnp.nan)
-    if claim.along_flow:
-        value, excess, squares, dissipated = _series(loss, models)
-    flow = uncertified(t, stacked, value, excess, squares, dissipated, _Velocity(loss))
-    if known is not None:
-        with ending_at(End(known, known, 0.0)):
-            return jax.tree.map(jnp.atleast_1d, claim.compare(loss, dataclasses.replace(flow, way_to_go=0.0)))
-    return jax.tree.map(jnp.atleast_1d, claim.compare(loss, flow))
 
 
 def _slack(ours: Comparison, identity: np.ndarray, *, allows: bool) -> Sides:
@@ -280,7 +260,7 @@ def _check_sides(certificate: Document, claim: Claim, problem: _Problem, t1: flo
     rng, count = np.random.default_rng(0), _ROWS if claim.along_flow else 1
     rows = [problem.weights, *(problem.domain.near(rng, 1 / 8) for _ in range(count - 1))]
     t = np.append(0.0, t1 * 0.3 ** np.arange(count - 1)[::-1])
-    theirs = _compared(claim, problem.loss, jnp.asarray(t), problem.models(rows))
+    theirs = compared(claim, problem.loss, jnp.asarray(t), problem.models(rows))
     if len(theirs.slack) < count:
         raise OpenError("it does not return its sides at each time")
     if claim.along_flow:
@@ -303,12 +283,40 @@ def _check_rows(claim: Claim, problem: _Problem, rows: list[np.ndarray], t: np.n
         first, last = (problem.domain.near(rng, further) for _ in range(2))
         *models, end = problem.models([rows[0], first, *rows[1:], last])
         times = jnp.asarray([t[0], t[1] / 2, *t[1:], *(t[-1] * _LATER)])
-        ours = _compared(claim, problem.loss, times, [*models, *[end] * len(_LATER)])
+        ours = compared(claim, problem.loss, times, [*models, *[end] * len(_LATER)])
         for name in ("value", "bound", "slack"):
             was, now = np.asarray(getattr(theirs, name))[1:count], np.asarray(getattr(ours, name))[2 : count + 1]
             # A statement may name any size for its sides, so that their own counts.
             if not np.allclose(now, was, rtol=0.0, atol=_SAME * _largest(was, now), equal_nan=True):
                 raise OpenError(_OTHER)
+
+
+def _check_unread(
+    certificate: Document, claim: Claim, problem: _Problem, in_the_limit: bool, is_equality: bool
+) -> None:
+    """Refuse sides that are not bounded alike when nothing is known of the rows before and after but the start."""
+    refutes, inputs = certificate["verdict"] == "refuted", _inputs(problem)
+    inputs |= {"t": jax.ShapeDtypeStruct((3,), float), "others": [inputs["weights"]] * 2}
+
+    def slack(**given: PyTree) -> Sides:
+        ours = _traced(claim, problem, in_the_limit, **given)
+        chosen = np.arange(len(ours.slack)) if in_the_limit else np.asarray([2, *range(4, len(ours.slack))])
+        return _slack(jax.tree.map(lambda side: side[chosen], ours), np.asarray(is_equality), allows=refutes)
+
+    rng, far = np.random.default_rng(2), arb(0, _ANYWHERE * problem.domain.size)
+    points = [[arb(float(x)) for x in problem.domain.near(rng, share)] for share in (0.0, 1 / 8, 1 / 8)]
+    others = [x + far for point in points[1:] for x in point]
+    try:
+        wider, statement = program(slack, given=numbers_of(problem.loss), **inputs), checker.Statement(certificate)
+        with flint.ctx.workprec(PRECISION):
+            for weights in points:
+                t, given = arb(rng.uniform()), {"start": statement.start, "weights": weights}
+                known = map(arb, statement.sides(t=[t], **given))
+                for x, y in zip(known, checker.Program(wider)(t=[far, t, far], others=others, **given), strict=True):
+                    if x.is_finite() and not abs(x - y) <= _AGREES * (1 + abs(x)):
+                        raise OpenError(_MORE if in_the_limit else _OTHER)
+    except (UndecidedError, checker.RefusedError, ValueError) as error:
+        raise OpenError(_MORE if in_the_limit else _OTHER) from error
 
 
 def _largest(*sides: ArrayLike) -> float:
@@ -332,10 +340,10 @@ def _check_limit(certificate: Document, claim: Claim, problem: _Problem) -> None
         far = [problem.domain.near(np.random.default_rng(seed), sign * share) for sign in (1, -1)]
         first, *middle, last = problem.models([problem.weights, *far, end])
         models = [first, *middle * len(_LATER), last]
-        theirs = _compared(claim, problem.loss, jnp.arange(float(len(models))), models, problem.start)
+        theirs = compared(claim, problem.loss, jnp.arange(float(len(models))), models, problem.start)
         agree = _agreement(certificate, theirs, np.nan, problem.weights, end)
         if agree is None or not np.all(agree[count]):
-            raise OpenError("its sides in the limit depend on more than the start and the end")
+            raise OpenError(_MORE)
 
 
 def _agreement(
@@ -355,17 +363,6 @@ def _agreement(
     if found.shape != expected.shape:
         return None
     return np.abs(found - expected) <= _AGREES * _largest(expected, theirs.scale, theirs.size)
-
-
-def _series(loss: AbstractPopulationLoss, models: list[PyTree]) -> tuple[Array, Array, Array, Array]:
-    """What a trajectory records of models: loss, excess, |grad|^2 and the energy that is dissipated."""
-    known: dict[int, tuple[Array, Array, Array]] = {}  # of models, of which one may stand for many times
-    for model in models:
-        if id(model) not in known:
-            squares = sum(jnp.sum(slope**2) for slope in jax.tree.leaves(loss.gradient(model)))
-            known[id(model)] = loss(model), loss.excess(model), jnp.asarray(squares)
-    value, excess, squares = map(jnp.stack, zip(*(known[id(model)] for model in models), strict=True))
-    return value, excess, squares, value[0] - value
 
 
 def _is_zero(function: Callable[..., PyTree], inputs: dict[str, PyTree]) -> bool:

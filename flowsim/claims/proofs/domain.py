@@ -1,9 +1,10 @@
 """Prepares a loss and a start for a proof: finds the directions in which weights move, and computes both from exact
-numbers.
+numbers. Compares a claim at given models of the loss.
 """
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,14 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 from flint import arb
 from jax.flatten_util import ravel_pytree
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
 from flowsim._core import checks
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Document
+from flowsim.claims.claim import Claim, Comparison
+from flowsim.claims.limits import End, ending_at
 from flowsim.claims.proofs import checker
 from flowsim.claims.proofs.program import program
 from flowsim.claims.proofs.writer import decimals
+from flowsim.flow.recording import uncertified
+from flowsim.flow.trajectory import AbstractDescent
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.losses.base import MinimumKind
 
@@ -205,3 +210,44 @@ def _without_searches(module: Any) -> Any:
     names = [field.name for field in dataclasses.fields(module) if field.name in ("minimum", "minimizer")]
     parts = lambda module: [getattr(module, name) for name in names]
     return eqx.tree_at(parts, module, _unknown(parts(module)))
+
+
+def compared(
+    claim: Claim, loss: AbstractPopulationLoss, t: Float[Array, " T"], models: list[PyTree], known: PyTree = None
+) -> Comparison:
+    """A claim at models along a flow, the last one being the limit if a known model is given, or at its start alone."""
+    moving, fixed = zip(*(eqx.partition(model, eqx.is_inexact_array) for model in models), strict=True)
+    stacked = eqx.combine(jax.tree.map(lambda *leaves: jnp.stack(leaves), *moving), fixed[0])
+    value = excess = squares = dissipated = jnp.full(len(models), jnp.nan)
+    if claim.along_flow:
+        value, excess, squares, dissipated = _series(loss, models)
+    flow = uncertified(t, stacked, value, excess, squares, dissipated, _Velocity(loss))
+    if known is not None:
+        with ending_at(End(known, known, 0.0)):
+            return jax.tree.map(jnp.atleast_1d, claim.compare(loss, dataclasses.replace(flow, way_to_go=0.0)))
+    return jax.tree.map(jnp.atleast_1d, claim.compare(loss, flow))
+
+
+class _Velocity(AbstractDescent):
+    """Minus the gradient of a loss, without any bound on the rest of the flow."""
+
+    loss: AbstractPopulationLoss
+
+    def __call__(self, model: PyTree) -> PyTree:
+        """See `AbstractDescent`."""
+        return jax.tree.map(jnp.negative, self.loss.gradient(model))
+
+    def way_to_go(self, model: PyTree, start: PyTree) -> float:
+        """See `AbstractDescent`."""
+        return math.inf
+
+
+def _series(loss: AbstractPopulationLoss, models: list[PyTree]) -> tuple[Array, Array, Array, Array]:
+    """What a trajectory records of models: loss, excess, |grad|^2 and the energy that is dissipated."""
+    known: dict[int, tuple[Array, Array, Array]] = {}  # of models, of which one may stand for many times
+    for model in models:
+        if id(model) not in known:
+            squares = sum(jnp.sum(slope**2) for slope in jax.tree.leaves(loss.gradient(model)))
+            known[id(model)] = loss(model), loss.excess(model), jnp.asarray(squares)
+    value, excess, squares = map(jnp.stack, zip(*(known[id(model)] for model in models), strict=True))
+    return value, excess, squares, value[0] - value
