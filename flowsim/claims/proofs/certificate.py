@@ -294,7 +294,7 @@ def _check_rows(claim: Claim, problem: _Problem, rows: list[np.ndarray], t: np.n
 def _check_unread(
     certificate: Document, claim: Claim, problem: _Problem, in_the_limit: bool, is_equality: bool
 ) -> None:
-    """Refuse sides that are not bounded alike when nothing is known of the rows before and after but the start."""
+    """Refuse sides whose values are not known when the rows before and after, except for the start, are anywhere."""
     refutes, inputs = certificate["verdict"] == "refuted", _inputs(problem)
     inputs |= {"t": jax.ShapeDtypeStruct((3,), float), "others": [inputs["weights"]] * 2}
 
