@@ -193,6 +193,14 @@ def test_a_certificate_of_what_does_not_exist_is_refused():
         check(found)
 
 
+@pytest.mark.parametrize("function", [jnp.log, jnp.sqrt, lambda x: 1 / x], ids=["logarithm", "root", "inverse"])
+def test_an_equality_of_what_is_not_defined_is_not_proved(function):
+    """Of w - 1/4, where w = e^{-t}."""
+    alike = lambda read: lambda flow: flowsim.equal(function(read(flow)) + 0 * flow.t, function(read(flow)), 1.0)
+    assert not is_proved(alike(lambda flow: flow.models[:, 0] - 0.25), 0.0, start=[1.0])
+    assert is_proved(alike(lambda flow: jnp.sum(flow.models**2, axis=1) + 0.25), 0.0, start=[1.0])
+
+
 def test_a_matrix_that_is_not_positive_definite_has_no_factor_at_all():
     """[1 1; 1 w] with w = 3 e^{-t}/2, below 1 from t = log(3/2) on. The first entry of its factor depends on no w."""
     matrix = lambda w: jnp.asarray([[1.0, 1.0], [1.0, 0.0]]) + w[0] * jnp.diag(jnp.asarray([0.0, 1.0]))

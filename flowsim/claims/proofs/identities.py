@@ -8,8 +8,9 @@ number times such roots. With f = -grad L, the checker shows for each slack s(t,
 1. ds/dt + <f, grad s> is the polynomial zero, so that s is constant along the flow x' = f(x);
 2. s is zero at the start.
 
-Weights that are zero at the start, and whose f is zero wherever they are, stay zero, and are taken as zero. What is
-zero times anything, or less itself, is zero.
+What a logarithm, a root or a quotient is taken of is a number, or a sum of squares, which contains a positive number
+unless it is of a root. Weights that are zero at the start, and whose f is zero wherever they are, stay zero, and are
+taken as zero. What is zero times anything, or less itself, is zero.
 """
 
 import functools
@@ -76,6 +77,7 @@ class Polynomials:
         self.n, self.weights, self.t, self.rest = n, gens[:n], gens[n], gens[n + 1 :]
         self.zero, self.unknowns, self.meaning, self.roots = gens[n] * 0, {}, {}, []
         self.moving, self.known, self.programs = set(self.names[: n + 1]), set(), 0
+        self.taken: list[tuple] = []  # the logarithms, roots and quotients of what moves that are taken for defined
 
     def constant(self, text):
         """A rational number."""
@@ -91,6 +93,14 @@ class Polynomials:
     def is_positive(self, p):
         """Whether a number is a positive rational number times square roots of positive numbers."""
         return len(p) == 1 and p.leading_coefficient() > 0 and self.names_of(p) <= {str(root) for root, _ in self.roots}
+
+    def is_sum_of_squares(self, p):
+        """Whether a polynomial has even powers alone, but those of square roots, and positive coefficients."""
+        roots = {str(root) for root, _ in self.roots}
+        even = (
+            k % 2 == 0 or name in roots for powers in p.monoms() for k, name in zip(powers, self.names, strict=True)
+        )
+        return all(even) and all(c > 0 for c in p.coeffs())
 
     def root(self, x):
         """The square root of a number: a rational number times earlier roots, or a new unknown."""
@@ -144,6 +154,8 @@ class Polynomials:
             return self.unknown(NOTHING)
         if self.defined is not None and name in ("div", "log", "sqrt"):
             self.defined(name, given[-1])
+        elif name in ("div", "log", "sqrt") and self.names_of(given[-1]) - self.known:
+            self.taken.append((name, given[-1]))
         if name in ("div", "sqrt") and given[0].is_zero():
             return self.zero
         if name == "div" and len(given[1]) == 1 and (given[1].is_constant() or self.is_positive(given[1] * given[1])):
@@ -238,6 +250,10 @@ def check(certificate):
     slacks = ring.values(certificate["sides"], weights=weights, start=start, t=[ring.t])
     if not slacks or len(start) != ring.n:
         raise RefusedError("it has no sides, or another number of weights")
+    for name, p in ring.taken:
+        constant = p.compose(*[ring.zero] * len(ring.names))
+        if not ring.is_sum_of_squares(p) or (name != "sqrt" and constant == 0):
+            raise RefusedError(f"it is not shown where the operation {name} is defined")
     for slack in map(ring.reduced, slacks):
         at_start = ring.within(slack, start, ring.zero)
         slope = sum((speed * slack.derivative(i) for i, speed in enumerate([*along, 1])), ring.zero)
