@@ -87,7 +87,12 @@ def time_as_corrected(loss: setting.Loss, flow: Trajectory) -> Comparison:
 
 
 def _solves(loss: setting.Loss, start: PyTree, solution, sign: float) -> Comparison:
-    """The statements g(0) = f(0) = L(A(0)), and g' = sign g^{(2L-1)/L}/16 at 32 times, for g = ``solution``."""
+    """The statement that a function g of time solves g' = sign g^{(2L-1)/L}/16 with the loss at the start as g(0).
+
+    The equation is judged at 32 times.
+
+    **Arguments:** solution: maps (loss, g(0), t) to g(t); sign: 1 or -1.
+    """
     initial = loss(start)
     times = jnp.geomspace(1e-3, 1e6, 32) / initial ** (1 / exponents(loss)[0])
     g, slope = jax.vmap(jax.value_and_grad(lambda t: solution(loss, initial, t)))(times)
@@ -99,7 +104,7 @@ def _solves(loss: setting.Loss, start: PyTree, solution, sign: float) -> Compari
 
 
 def equation_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The ratio g'/g^{(2L-1)/L} of the printed solution, and its value in the equation with the intended sign."""
+    """The ratio g'/g^{(2L-1)/L} of the printed solution g, and the ratio -1/16 that the intended equation has."""
     power, K, exponent = exponents(loss)
     return {
         "printed_solution": jnp.asarray(-power * K ** (exponent - 1)),
@@ -116,7 +121,10 @@ ON_EQUATION = SECTION.on(
 
 
 def _printed_solution(loss: setting.Loss, start: Scalar, t: Scalar) -> Scalar:
-    """g(t) = K^{L/(2L-1)} (t + c)^{-L/(L-1)}, c = K^{(L-1)/(2L-1)} / f(0)^{(L-1)/L}, K = 16 L/(L-1)."""
+    """The printed solution g(t) = K^{L/(2L-1)} (t + c)^{-L/(L-1)}.
+
+    Here K = 16 L/(L-1) and c = K^{(L-1)/(2L-1)} / f(0)^{(L-1)/L}, where f(0) is ``start``.
+    """
     power, K, exponent = exponents(loss)
     c = K ** (exponent / power) / start ** (1 / power)
     return K**exponent / (t + c) ** power
@@ -135,7 +143,10 @@ def printed_solution_solves(loss: setting.Loss, start: PyTree) -> Comparison:
 
 
 def _solution(loss: setting.Loss, start: Scalar, t: Scalar) -> Scalar:
-    """g(t) = (K / (t + c))^{L/(L-1)}, c = K / f(0)^{(L-1)/L}, K = 16 L/(L-1)."""
+    """The correct solution g(t) = (K / (t + c))^{L/(L-1)}.
+
+    Here K = 16 L/(L-1) and c = K / f(0)^{(L-1)/L}, where f(0) is ``start``.
+    """
     power, K, _ = exponents(loss)
     return (K / (t + K / start ** (1 / power))) ** power
 
@@ -154,8 +165,8 @@ def solution_solves(loss: setting.Loss, start: PyTree) -> Comparison:
 def _below(loss: setting.Loss, trajectory: Trajectory, time: ArrayLike) -> Comparison:
     """The statement f(t)^{-(L-1)/L} - f(0)^{-(L-1)/L} >= t/``time`` while f(t) >= 2 (4 delta)^{2L}.
 
-    It is equivalent to f(t) <= g(t) for the multiple g of (t + c)^{-L/(L-1)} with g(0) = f(0) and c = ``time``
-    f(0)^{-(L-1)/L}.
+    f(t) is the loss along the flow. Let g be the multiple of (t + c)^{-L/(L-1)} with g(0) = f(0), where c =
+    ``time`` f(0)^{-(L-1)/L}. Then the statement is equivalent to f(t) <= g(t).
     """
     f, t, power = trajectory.loss, trajectory.t, exponents(loss)[0]
     powers = f ** (-1 / power)

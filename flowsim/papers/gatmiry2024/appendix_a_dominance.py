@@ -23,10 +23,11 @@ small_delta = setting.condition(
 
 
 def epsilons(loss: setting.Loss, losses: Series) -> tuple[Series, Bool[Array, " T"]]:
-    """The largest epsilon that Lemma A.10 allows at each loss, and whether the lemma applies to it.
+    """For each loss, the largest epsilon that Lemma A.10 allows, and whether the lemma applies with this epsilon.
 
-    It is the largest epsilon <= 1 with epsilon^{2L} + d delta^{2L} (epsilon + 2)^{2L} <= loss. The lemma applies if
-    this epsilon is at least 8 delta d^{3/(4L)}.
+    The lemma allows epsilon <= 1 with epsilon^{2L} + d delta^{2L} (epsilon + 2)^{2L} <= loss. It applies if epsilon
+    is at least 8 delta d^{3/(4L)}, and is taken not to apply if epsilon is below 10^-29.3, near the end of the
+    search.
     """
     power, noise = 2 * setting.loops(loss), loss.task.dimension * setting.delta_power(loss)
     epsilon, _ = setting.crossing(lambda e: e**power + noise * (e + 2.0) ** power, losses, 0.0)
@@ -35,7 +36,10 @@ def epsilons(loss: setting.Loss, losses: Series) -> tuple[Series, Bool[Array, " 
 
 
 def _epsilon_dominance(loss: setting.Loss, trajectory: Trajectory, constant: ArrayLike) -> Comparison:
-    """The statement |grad L|^2 >= constant epsilon^{4L-2}, with the largest epsilon that a point allows."""
+    """The statement |grad loss|^2 >= constant epsilon^{4L-2} at the points of `setting.everywhere`.
+
+    At each point epsilon is the largest number that Lemma A.10 allows.
+    """
     points = setting.everywhere(loss, trajectory)
     epsilon, promised = epsilons(loss, points.loss)
     comparison = at_least(points.grad_norm_sq, constant * epsilon ** (4 * setting.loops(loss) - 2), promised=promised)
@@ -43,8 +47,10 @@ def _epsilon_dominance(loss: setting.Loss, trajectory: Trajectory, constant: Arr
 
 
 def epsilon_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The printed constant, the sharp constant at all points, and the constant 4 L^2 lambda_d^2 d^{-(L-1)/L} of n =
-    inf.
+    """The constants to report for Lemma A.10.
+
+    These are the printed constant 1/4, the largest constant that is right at all points of `setting.everywhere`,
+    and the constant 4 L^2 lambda_d^2 d^{-(L-1)/L} at n = inf, where lambda_d is the least eigenvalue of Sigma*.
     """
     points = setting.everywhere(loss, trajectory)
     epsilon, promised = epsilons(loss, points.loss)
@@ -89,10 +95,17 @@ def epsilon_dominance_with_dimension(loss: setting.Loss, flow: Trajectory) -> Co
 
 
 class _Spread(NamedTuple):
-    """Values at the random A of `setting.drawn`.
+    """What is computed at each of the T random A of `setting.drawn`.
 
-    The fields are their `Points`, the lambda_i - 1, the multiplicities of the lambda_i, lambda_1, and whether A > 0 and
-    Lemma A.10 applies. The lambda_i are the eigenvalues of A^{1/2} Sigma* A^{1/2}.
+    Let lambda_i be the eigenvalues of A^{1/2} Sigma* A^{1/2}, with lambda_1 the largest.
+
+    **Fields:**
+
+    - points: the `Points` of the A.
+    - offsets: the lambda_i - 1.
+    - counts: the multiplicities of the lambda_i.
+    - largest: lambda_1.
+    - promised: whether A is positive definite and Lemma A.10 applies.
     """
 
     points: setting.Points
@@ -102,7 +115,7 @@ class _Spread(NamedTuple):
     promised: Array
 
     def sum_of_powers(self, power: int) -> Series:
-        """sum_i |lambda_i - 1|^p."""
+        """sum_i |lambda_i - 1|^p for p = ``power``, counting multiplicities."""
         return jnp.abs(self.offsets) ** power @ self.counts
 
 
@@ -116,9 +129,10 @@ def _spread(loss: setting.Loss) -> _Spread:
 
 
 def _lines(loss: setting.Loss, factor: ArrayLike) -> Comparison:
-    """The first two inequalities of (27), and |grad L|^2 >= sum_i (lambda_i - 1)^{4L-2}/4.
+    """The first two inequalities of (27), and |grad loss|^2 >= sum_i (lambda_i - 1)^{4L-2}/4.
 
-    The proof applies Hoelder's inequality to the last sum. ``factor`` multiplies the lower bounds on |grad L|^2.
+    The proof then applies Hoelder's inequality to the sum in the third inequality. ``factor`` multiplies the lower
+    bounds on |grad loss|^2.
     """
     at, L = _spread(loss), setting.loops(loss)
     noise = setting.delta_power(loss) * (at.largest + 1.0) ** (2 * L - 1)
@@ -162,7 +176,10 @@ def lines(loss: setting.Loss) -> Comparison:
 
 
 def _noise(loss: setting.Loss, offset) -> Comparison:
-    """The statement d delta^{4L} (lambda_1 + 1)^{4L-2} <= x^{4L-2}/4 with x = offset(A), at random A."""
+    """The statement d delta^{4L} (lambda_1 + 1)^{4L-2} <= x^{4L-2}/4 at random A.
+
+    lambda_1 is the largest eigenvalue of A^{1/2} Sigma* A^{1/2}. ``offset`` maps a `_Spread` to the x of each A.
+    """
     at, L = _spread(loss), setting.loops(loss)
     left = loss.task.dimension * setting.delta_power(loss) ** 2 * (at.largest + 1.0) ** (4 * L - 2)
     right = offset(at) ** (4 * L - 2) / 4
@@ -256,7 +273,10 @@ def appendix_dominance_with_dimension(loss: setting.Loss, flow: Trajectory) -> C
 
 
 def _restated(loss: setting.Loss, factor: ArrayLike) -> Comparison:
-    """The statement |grad L|^2 >= factor epsilon^{4L-2}/4 at random A with epsilon > 4 delta, 2 epsilon^{2L} = L."""
+    """The statement |grad loss|^2 >= factor epsilon^{4L-2}/4 at random A, where 2 epsilon^{2L} is the loss of A.
+
+    Nothing is promised unless epsilon > 4 delta.
+    """
     points = setting.at_points(loss, setting.drawn(loss))
     epsilon = (points.loss / 2) ** (1 / (2 * setting.loops(loss)))
     bound = factor * epsilon ** (4 * setting.loops(loss) - 2) / 4
@@ -294,7 +314,10 @@ short_of_half = setting.condition(
 
 
 def _step(loss: setting.Loss, least: Scalar) -> Comparison:
-    """The statement epsilon^{2L}/(d delta^{2L} (epsilon + 2)^{2L}) >= 1, for five epsilon above ``least``."""
+    """The statement epsilon^{2L}/(d delta^{2L} (epsilon + 2)^{2L}) >= 1 for five numbers epsilon above ``least``.
+
+    At n = inf nothing is promised.
+    """
     epsilon, power = least * jnp.asarray(_FACTORS), 2 * setting.loops(loss)
     known = jnp.isfinite(loss.task.context_length)
     safe = jnp.where(known, setting.delta_power(loss), 1.0)

@@ -1,6 +1,7 @@
-"""gatmiry2024's appendix A: the terms of the gradient, (25), (26) and the bounds on gamma_j after them, in rationals.
+"""gatmiry2024's appendix A: the terms of the gradient in (25) and (26), and bounds on gamma_j, in rationals.
 
-Sigma* = I here, so every expectation has the eigenvectors of A. Only its eigenvalues are computed.
+Sigma* = I here, so every expectation has the eigenvectors of A. Only the eigenvalues of the expectations are
+computed. W is the sample covariance of n examples.
 """
 
 import collections
@@ -27,20 +28,26 @@ _EXACT = "Judged in rationals at Sigma* = I, which the text assumes here, for A 
 
 
 class Spectrum:
-    """Eigenvalues of A with their multiplicities, largest first."""
+    """The distinct eigenvalues of A with their multiplicities, as (eigenvalue, multiplicity), largest first.
+
+    Pairs with multiplicity zero are left out.
+    """
 
     def __init__(self, *pairs: tuple[Fraction, int]):
         self.eigenvalues = [value for value, count in pairs if count]
         self.multiplicities = [count for _, count in pairs if count]
 
     def sum_of_powers(self, power: int) -> Fraction:
-        """tr A^k."""
+        """tr A^k, where k is ``power``."""
         pairs = zip(self.eigenvalues, self.multiplicities, strict=True)
         return sum((count * value**power for value, count in pairs), Fraction(0))
 
 
 def _spectra(dimension: int) -> list[Spectrum]:
-    """The spectra of I, of an A with eigenvalues on both sides of one, and of an A with eigenvalues far from one."""
+    """Three spectra of A: of I, of an A with eigenvalues 3/2 and 1/2, and of an A with eigenvalues 4 and 1/10.
+
+    The smaller eigenvalue has multiplicity d/2, rounded down.
+    """
     half = dimension // 2
     pairs = [(Fraction(3, 2), Fraction(1, 2)), (Fraction(4), Fraction(1, 10))]
     return [Spectrum((Fraction(1), dimension)), *(Spectrum((a, dimension - half), (b, half)) for a, b in pairs)]
@@ -48,12 +55,15 @@ def _spectra(dimension: int) -> list[Spectrum]:
 
 @functools.cache
 def _term(before: int, after: int) -> Terms:
-    """E tr((W A)^a W (W A)^b M)."""
+    """The polynomial E tr((W A)^a W (W A)^b M) for a = ``before`` and b = ``after``. M stands for any matrix."""
     return expected_traces({("WA" * before + "W" + "WA" * after + "M",): 1}, "AM")
 
 
 def _at(terms: Terms, spectrum: Spectrum, length: int) -> list[Fraction]:
-    """The eigenvalues of the matrix B whose trace tr(B M) is the sum of the terms, one for each eigenvalue of A."""
+    """The eigenvalues of a matrix B, one for each distinct eigenvalue of A.
+
+    **Arguments:** terms: the polynomial tr(B M), linear in M; spectrum: of A; length: n.
+    """
     totals = [Fraction(0)] * len(spectrum.eigenvalues)
     for (order, words), coefficient in terms.items():
         rest, power = Fraction(coefficient, length**order), 0
@@ -67,12 +77,15 @@ def _at(terms: Terms, spectrum: Spectrum, length: int) -> list[Fraction]:
 
 
 def gamma(spectrum: Spectrum, length: int, before: int, after: int) -> list[Fraction]:
-    """The eigenvalues of E[(W A)^a W (W A)^b]."""
+    """The eigenvalues of E[(W A)^a W (W A)^b] for n = ``length``, a = ``before`` and b = ``after``."""
     return _at(_term(before, after), spectrum, length)
 
 
 def factor(spectrum: Spectrum, length: int, before: int, after: int) -> list[Fraction]:
-    """The eigenvalues of E[(I - W A)^a W (I - W A)^b], by multiplying out all factors."""
+    """The eigenvalues of E[(I - W A)^a W (I - W A)^b], computed by multiplying out all factors.
+
+    **Arguments:** spectrum: of A; length: n; before: a; after: b.
+    """
     words: dict[tuple[str, ...], int] = collections.defaultdict(int)
     for kept in itertools.product((0, 1), repeat=before + after):
         word = "WA" * sum(kept[:before]) + "W" + "WA" * sum(kept[before:]) + "M"
@@ -85,7 +98,12 @@ def _loops(known: Shape) -> int:
 
 
 def _all_factors(known: Shape) -> list[tuple[Spectrum, list[Fraction]]]:
-    """The eigenvalues of E[(I - W A)^i W (I - W A)^{m - i}], m = 2L - 1, for each spectrum of A and all i; L <= 3."""
+    """The eigenvalues of E[(I - W A)^i W (I - W A)^{m - i}] for each spectrum of A and each i from 0 to m.
+
+    Here m = 2L - 1, where L is at most 3: more loops are replaced by 3.
+
+    **Returns:** for each spectrum and i, the spectrum and the eigenvalues.
+    """
     m, n = 2 * _loops(known) - 1, known.finite_length
     return [(one, factor(one, n, i, m - i)) for one in _spectra(known.dimension) for i in range(m + 1)]
 
@@ -95,9 +113,10 @@ def _floats(values: Sequence[Fraction | float]) -> Any:
 
 
 def _expanded(loss: Loss, swapped: bool) -> Comparison:
-    """The statement that E[(I - W A)^i W (I - W A)^{m - i}], m = 2L - 1, is its binomial sum, for all i; L <= 3.
+    """The statement that E[(I - W A)^i W (I - W A)^{m - i}] equals its binomial expansion, for i from 0 to m.
 
-    With ``swapped`` the two binomials are swapped, as (26) is printed.
+    Here m = 2L - 1, where L is at most 3: more loops are replaced by 3. With ``swapped`` the two binomial
+    coefficients are exchanged, as in the printed (26).
     """
     known, parts = shape(loss), []
     m, n = 2 * _loops(known) - 1, known.finite_length
@@ -137,7 +156,10 @@ def expansion(loss: Loss) -> Comparison:
 
 
 def _gammas(loss: Loss, extra: int) -> Comparison:
-    """The statement |gamma_j - lambda_j^{k-1}| <= 4kd/sqrt(n) lambda_1^{k-1}, k = l_1 + l_2 + extra <= 2L + extra."""
+    """The statement |gamma_j - lambda_j^{k-1}| <= 4kd/sqrt(n) lambda_1^{k-1} with k = l_1 + l_2 + ``extra``.
+
+    It is judged for all l_1 >= 1 and l_2 >= 0 with l_1 + l_2 <= 2L. L is at most 3: more loops are replaced by 3.
+    """
     known = shape(loss)
     most, errors, bounds = 2 * _loops(known), [], []
     for spectrum, first, second in itertools.product(_spectra(known.dimension), range(1, most + 1), range(most)):

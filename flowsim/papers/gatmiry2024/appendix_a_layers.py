@@ -31,13 +31,20 @@ Layers = Float[Array, "k d d"]
 Vectors = Float[Array, "k d"]
 
 _PROMPTS = 6
-MOST_LAYERS = 3  # distinct layers in an exact expectation
+MOST_LAYERS = 3  # the most distinct layers in an exact expectation
 JUDGED = "Judged on 6 random contexts, layer by layer. "
 PROBLEMS = (lemmas.SHORT, lemmas.SINGLE, lemmas.DEEP, lemmas.ONE_DIMENSION, lemmas.LONG)
 
 
 class DrawnLayers(eqx.Module):
-    """Random contexts of whitened examples, and random layers A' = S^{1/2} A S^{1/2} and u' = S^{1/2} u."""
+    """Random contexts and random layers, in whitened coordinates. S is the population covariance.
+
+    **Fields:**
+
+    - root, inverse_root: S^{1/2} and S^{-1/2}.
+    - contexts: in each context, n examples with covariance I.
+    - A, u: A' = S^{1/2} A S^{1/2} and u' = S^{1/2} u of each of k layers.
+    """
 
     root: Matrix
     inverse_root: Matrix
@@ -57,7 +64,7 @@ class DrawnLayers(eqx.Module):
 
 
 def drawn_layers(task: LinearRegression, layers: int) -> DrawnLayers:
-    """6 random contexts of the task, and the given number of random layers."""
+    """6 random contexts of a task, and ``layers`` random layers."""
     d, n = task.dimension, int(float(task.context_length))
     values, vectors = jnp.linalg.eigh(task.covariance)
     root, inverse_root = ((vectors * part[None, :]) @ vectors.T for part in (jnp.sqrt(values), 1 / jnp.sqrt(values)))
@@ -73,14 +80,17 @@ def drawn_layers(task: LinearRegression, layers: int) -> DrawnLayers:
 
 
 def blocks(A: Matrix, u: Array) -> tuple[Matrix, Matrix]:
-    """P = [0 0; u^T 1] and Q = [A 0; 0 0]."""
+    """The matrices P = [0 0; u^T 1] and Q = [A 0; 0 0] of a layer, both (d + 1, d + 1)."""
     d = u.size
     P = jnp.zeros((d + 1, d + 1)).at[d, :d].set(u).at[d, d].set(1.0)
     return P, jnp.zeros((d + 1, d + 1)).at[:d, :d].set(A)
 
 
 def states(prompt: Prompt, A: Layers, u: Vectors) -> Float[Array, "steps rows columns"]:
-    """Z^{(0)}, .., Z^{(k)}: each layer maps Z to Z - (1/n) P Z M (Z^T Q Z)."""
+    """The states Z^{(0)}, .., Z^{(k)} of the literal transformer on a prompt.
+
+    Each of the k layers maps Z to Z - (1/n) P Z M (Z^T Q Z), with the P and Q of `blocks`. M masks the query.
+    """
     found = [embed(prompt)]
     for matrix, vector in zip(A, u, strict=True):
         found.append(found[-1] - attend(found[-1], *blocks(matrix, vector)) / prompt.inputs.shape[0])
@@ -88,7 +98,10 @@ def states(prompt: Prompt, A: Layers, u: Vectors) -> Float[Array, "steps rows co
 
 
 def product_and_sum(Sigma: Matrix, A: Layers, u: Vectors) -> tuple[Matrix, Float[Array, " d"]]:
-    """prod_i (I - Sigma A^{(i)}), left to right, and sum_i u^{(i)T} Sigma A^{(i)} prod_{j > i} (I - Sigma A^{(j)})."""
+    """The product prod_i (I - Sigma A_i), and the sum sum_i u_i^T Sigma A_i prod_{j > i} (I - Sigma A_j).
+
+    In both, later layers stand further to the right.
+    """
     product, total = jnp.eye(Sigma.shape[0]), jnp.zeros(Sigma.shape[0])
     for matrix, vector in zip(A, u, strict=True):
         factor = jnp.eye(Sigma.shape[0]) - Sigma @ matrix
@@ -97,7 +110,10 @@ def product_and_sum(Sigma: Matrix, A: Layers, u: Vectors) -> tuple[Matrix, Float
 
 
 def with_sums(gaps: Array, sizes: Array, drawn: DrawnLayers) -> Comparison:
-    """The statement that the gaps are zero. Its rounding errors grow with the lengths of the sums in the gaps."""
+    """The statement that the gaps are zero, up to rounding errors relative to ``sizes``.
+
+    The rounding errors grow with n + k d, where k is the number of layers, because the gaps contain long sums.
+    """
     _, n, d = drawn.contexts.shape
     return rounded(equal(gaps.reshape(-1), 0.0, sizes.reshape(-1)), jnp.asarray(float(n + d * len(drawn.A))))
 
@@ -105,7 +121,8 @@ def with_sums(gaps: Array, sizes: Array, drawn: DrawnLayers) -> Comparison:
 def _literal_loss(drawn: DrawnLayers, context: Array) -> Array:
     """E[(prediction - y_query)^2 | X] of the literal transformer, over w ~ N(0, S^-1) and x_query ~ N(0, S).
 
-    The error is affine in w and linear in x_query, so its values on bases determine it.
+    X is one whitened context, multiplied by S^{1/2}. The error prediction - y_query is affine in w and linear in
+    x_query. So the mean follows from the errors at basis vectors and at w = 0.
     """
     X, d = context @ drawn.root, context.shape[1]
 
@@ -119,7 +136,7 @@ def _literal_loss(drawn: DrawnLayers, context: Array) -> Array:
 
 @eqx.filter_jit
 def gaps_of_loss(drawn: DrawnLayers) -> tuple[Array, Array]:
-    """The literal loss on each context minus the formula for it, and the sizes of the terms.
+    """For each context, the loss of the literal transformer minus the formula for it, and the size of the terms.
 
     The formula is |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|_F^2 + |sum_i u_i^T Sigma A_i prod_{j>i} (I - Sigma A_j)
     S^{1/2}|^2.
@@ -137,20 +154,26 @@ def gaps_of_loss(drawn: DrawnLayers) -> tuple[Array, Array]:
 
 
 def repeated(drawn: DrawnLayers, loops: int, bias: float) -> DrawnLayers:
-    """The one layer of ``drawn``, repeated ``loops`` times, with A A^T in place of A and u multiplied by ``bias``."""
+    """Repeat the only layer of ``drawn`` ``loops`` times, with A' A'^T for A' and ``bias`` u' for u'."""
     A = jnp.repeat(positive(drawn.A), loops, axis=0)
     return DrawnLayers(drawn.root, drawn.inverse_root, drawn.contexts, A, bias * jnp.repeat(drawn.u, loops, axis=0))
 
 
 def positive(A: Layers) -> Layers:
-    """A A^T for each A. It is positive definite, as A^{1/2} requires."""
+    """A A^T for each A. A A^T is positive definite, so that it has a root."""
     return A @ jnp.swapaxes(A, 1, 2)
 
 
 def both_expectations(
     left: TracePolynomial, right: TracePolynomial, task: LinearRegression, matrices: Mapping[str, Layers]
 ) -> tuple[Array, Array, Array]:
-    """Both expectations at each of k sets of matrices, with letters as keys, and the sizes of their sums."""
+    """The values of two expectations at each of k sets of matrices.
+
+    **Arguments:** left, right: the expectations; task: with the n and d of both; matrices: the k matrices that
+    replace each letter.
+
+    **Returns:** the k values of each expectation, and a bound on the size of the terms in each sum.
+    """
     n = task.context_length
     first, second = (jax.vmap(lambda one, side=side: side(n, **one))(dict(matrices)) for side in (left, right))
     norms = sum(jnp.linalg.norm(rows, axis=(1, 2)) for rows in matrices.values())
@@ -159,14 +182,18 @@ def both_expectations(
 
 
 def identity(left: TracePolynomial, right: TracePolynomial, task, matrices: Mapping[str, Layers]) -> Comparison:
-    """The statement left = right. Its rounding errors are those of sums whose terms have both signs."""
+    """The statement that two expectations are equal at each of k sets of matrices.
+
+    The arguments are those of `both_expectations`. The terms of both sums have both signs, so the rounding errors
+    are relative to the size of the terms.
+    """
     first, second, sums = both_expectations(left, right, task, matrices)
     comparison = equal(first, second, jnp.maximum(first, second))
     return eqx.tree_at(lambda c: c.scale, comparison, jnp.maximum(comparison.scale, sums))
 
 
 def drawn_matrices(task: LinearRegression, count: int) -> Layers:
-    """``count`` random positive definite A', followed by I."""
+    """``count`` random positive definite matrices A' = S^{1/2} A S^{1/2}, followed by I."""
     drawn = positive(drawn_layers(task, count).A)
     return jnp.concatenate([drawn, jnp.eye(task.dimension)[None]])
 
@@ -180,10 +207,14 @@ _SIGN = (
 
 @eqx.filter_jit
 def _gaps_of_rows(drawn: DrawnLayers, sign: float, query: bool) -> tuple[Array, Array]:
-    """The norms of the literal labels minus (12), or of y_q minus (13), and the sizes of their terms.
+    """How far (12) or (13) is from the labels of the literal transformer.
 
-    Both are given for each context and t. The sum over u is multiplied by ``sign``: 1 as printed, -1 for the opposite
-    sign. (13) is (12) for the column x_q, except that the literal label of the query starts at 0 instead of w^T x_q.
+    (13) is (12) for the column x_q, except that the literal label of the query starts at 0 instead of w^T x_q.
+
+    **Arguments:** sign: what multiplies the sum over u, 1 as printed or -1; query: whether to judge (13), not (12).
+
+    **Returns:** for each context and each t = 0, .., k, where k is the number of layers, the norm of the difference
+    and the size of its terms.
     """
     part = slice(-1, None) if query else slice(None, -1)
 
@@ -204,7 +235,10 @@ def _gaps_of_rows(drawn: DrawnLayers, sign: float, query: bool) -> tuple[Array, 
 
 
 def _literal_rows(loss: LoopedLoss, sign: float, *, query: bool) -> Comparison:
-    """The statement that the literal labels satisfy (12), or y_q (13), with ``sign`` before the sum over u."""
+    """The statement that the literal transformer satisfies (12), or with ``query`` that it satisfies (13).
+
+    ``sign`` multiplies the sum over u.
+    """
     drawn = drawn_layers(loss.task, loss.loops)
     return with_sums(*_gaps_of_rows(drawn, sign, query), drawn)
 
@@ -246,10 +280,10 @@ def query_minus(loss: LoopedLoss) -> Comparison:
 
 @functools.cache
 def _layers_words(layers: int, sample_roots: bool) -> TracePolynomial:
-    """E |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|^2, where S is the population covariance.
+    """The polynomial E |S^{-1/2} prod_i (I - Sigma A_i) S^{1/2}|_F^2, where S is the population covariance.
 
-    With ``sample_roots`` S is the sample covariance. The mean is then E tr(prod (I - Sigma A_i) prod (I - Sigma
-    A_{k-1-i})).
+    With ``sample_roots`` S is the sample covariance Sigma. Then the mean is E tr(prod_i (I - Sigma A_i) prod_i (I -
+    Sigma A_{k-1-i})), with i from 0 to k - 1.
     """
     letters = "ABCDEFG"[:layers]
     if not sample_roots:
@@ -290,7 +324,10 @@ def loss_of_layers(loss: LoopedLoss) -> Comparison:
 
 @functools.cache
 def _bias_words(loops: int, sample_root: bool) -> TracePolynomial:
-    """E |u^T (I - (I - Sigma A)^L) S^{1/2}|^2, with the population S or, with ``sample_root``, the sample's."""
+    """The polynomial E |u^T (I - (I - Sigma A)^L) S^{1/2}|^2, where S is the population covariance.
+
+    With ``sample_root`` S is the sample covariance Sigma.
+    """
     words: dict[tuple[str, ...], int] = collections.defaultdict(int)
     for i, j in itertools.product(range(1, loops + 1), repeat=2):
         word = "U" + "WA" * i + ("W" if sample_root else "") + "AW" * j

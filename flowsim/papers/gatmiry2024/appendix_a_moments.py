@@ -52,7 +52,12 @@ moments.given_long_contexts(moment_controls_first_order, ON_LONG_LENGTHS, _NO_DE
 
 
 def _over_pairings(length: int, power: int, trace: Callable, weight: Callable) -> Fraction:
-    """sum_p n^{C(G_p) - k} weight(|c*|) prod_{c != c*} trace(|c|), over all pairings p."""
+    """The sum over all pairings p of n^{C(G_p) - k} weight(|c*|) prod_{c != c*} trace(|c|).
+
+    c runs over the cycles of G'_p, and c* is the cycle that contains the node (1, 2k). |c| is the size of c.
+
+    **Arguments:** length: n; power: k; trace, weight: functions of the size of a cycle.
+    """
     terms = (
         number * Fraction(length) ** (kind.first - power) * math.prod(map(trace, others)) * weight(star)
         for (kind, star, others), number in moments.shapes(power).items()
@@ -63,7 +68,12 @@ def _over_pairings(length: int, power: int, trace: Callable, weight: Callable) -
 def paired_moments(
     eigenvalues: moments.Spectrum, multiplicities: Sequence[int], length: int, power: int
 ) -> moments.Spectrum:
-    """The eigenvalues sum_p n^{C(G_p) - k} lambda^{|c*|} prod_{c != c*} tr S^{|c|} of E[((1/n) sum_i x_i x_i^T)^k]."""
+    """The eigenvalues of E[((1/n) sum_i x_i x_i^T)^k] by pairings, for x_i ~ N(0, S).
+
+    They are sum_p n^{C(G_p) - k} lambda^{|c*|} prod_{c != c*} tr S^{|c|}, one for each eigenvalue lambda of S.
+
+    **Arguments:** eigenvalues, multiplicities: of S; length: n; power: k.
+    """
     sums = [sum(m * x**i for x, m in zip(eigenvalues, multiplicities, strict=True)) for i in range(power + 1)]
     return tuple(_over_pairings(length, power, lambda size: sums[size], functools.partial(pow, x)) for x in eigenvalues)
 
@@ -87,10 +97,10 @@ def pairing_formula(loss: Loss) -> Comparison:
 
 
 def _proof_of_moments(loss: Loss, printed: bool) -> Comparison:
-    """The inequalities of the proof for all j, k <= 2L and k <= 6, in rationals.
+    """The chain of inequalities in the proof of Lemma A.5, in rationals, for all j and all k <= min(2L, 6).
 
-    Each side is divided by n^k, and lambda_j^k is subtracted. Nothing is promised where two adjacent sides are equal.
-    With ``printed`` the sum with lambda_j^k is one of the sides.
+    Each side is divided by n^k, and lambda_j^k is subtracted from it. Nothing is promised where two adjacent sides
+    are equal. With ``printed`` the chain contains the printed sum in which lambda_1 is replaced by lambda_j.
     """
     known, links = moments.shape(loss), []
     first = known.eigenvalues[0]
@@ -167,9 +177,10 @@ moments.given_long_contexts(eigenvalue_approximation_first_order, ON_LONG_LENGTH
 
 
 def _powers_about_one(loss: Loss, first: int, sign) -> Comparison:
-    """The statement E tr (W - I)^k / d = sum_{i >= first} sign(k, i) binom(k, i) E tr W^i / d, for k <= 2L.
+    """The statement E tr (W - I)^k / d = sum_{i >= first} sign(k, i) binom(k, i) E tr W^i / d, for all k <= 2L.
 
-    Gauss quadrature of the mean spectrum of W gives the left side. The right side is a rational number.
+    W is the sample covariance of n vectors from N(0, I). Gauss quadrature over the mean spectrum of W gives the
+    left side. The right side is a rational number.
     """
     known, parts = moments.shape(loss), []
     alphas = [Fraction(1), *(1 + error for error in moments.isotropic_errors(known))]

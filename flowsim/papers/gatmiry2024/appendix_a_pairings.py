@@ -19,7 +19,14 @@ _ENUMERATED = "Judged on every pairing for k <= 2L and k <= 6. "
 
 
 def isotropic_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The constant 4, the sharp constant, and alpha - 1 over its leading term k (k - 1)(d + 1)/(2n) at k = 2L."""
+    """The constants to report for Lemma A.2, where E W^k = alpha I.
+
+    **Returns:**
+
+    - constant: the 4 in the bound 4kd/sqrt(n) on alpha - 1.
+    - sharp_constant: the least number that can replace this 4 for all k <= 2L.
+    - over_leading_term: at k = 2L, alpha - 1 divided by its leading term k (k - 1)(d + 1)/(2n).
+    """
     known = moments.shape(loss)
     errors, n = moments.isotropic_errors(known), math.inf if known.length is None else known.length
     sharp = max(
@@ -59,7 +66,7 @@ def isotropic_moments(loss: Loss) -> Comparison:
 
 
 def _counts_at_most(pairs: Sequence[tuple[int, int]]) -> Comparison:
-    """The statement value <= bound for pairs of whole numbers, judged as value < bound + 1/2."""
+    """The statement value <= bound for pairs (value, bound) of whole numbers, judged as value <= bound + 1/2."""
     values, bounds = jnp.asarray(pairs, dtype=float).T
     return at_most(values, bounds + 0.5)
 
@@ -152,15 +159,19 @@ def self_loop_counts(loss: Loss) -> Comparison:
 
 
 def _without_self_loops(nodes: int) -> int:
-    """The number of pairings of 2m indices whose G_p has no self-loop, by inclusion and exclusion."""
+    """The number of pairings of 2m indices for which G_p has no self-loop, where m is ``nodes``.
+
+    The number is computed by inclusion and exclusion.
+    """
     terms = (math.comb(nodes, j) * (-1) ** j * _double_factorial(2 * (nodes - j) - 1) for j in range(nodes + 1))
     return sum(terms)
 
 
 def _chains(loss: Loss, terms: Callable[[int, int, float], Sequence[float]]) -> Comparison:
-    """The statement alpha <= first line of (20) <= .. <= 1 + 4kd/sqrt(n) for k <= 2L, with 1 subtracted from each side.
+    """The chain alpha <= first line of (20) <= .. <= 1 + 4kd/sqrt(n) for all k <= 2L.
 
-    Each line in between is the sum of terms(k, s, d/sqrt(n)) over s. Where alpha equals the first line, nothing is
+    1 is subtracted from each side. terms(k, s, d/sqrt(n)) returns one number for each line after the first. The
+    line is the sum of its numbers over s = 1, .., k. Where alpha equals the first line, that inequality is not
     promised.
     """
     known, parts = moments.shape(loss), []

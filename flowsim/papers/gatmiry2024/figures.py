@@ -1,6 +1,7 @@
 """gatmiry2024's Figures 1 to 4: where the flow ends and how fast, the least losses, and more loops at test time.
 
-The figures do not state n. The models are trained at covariance I. All values except medians are computed exactly.
+The figures do not state n. The models are trained at covariance I. Only medians are estimated from random contexts.
+W is the sample covariance of a context of n examples from N(0, I).
 """
 
 import functools
@@ -24,7 +25,7 @@ from flowsim.papers.gatmiry2024.setting import CLOSE, LOOPED, Loss, approximate,
 Curve = Float[np.ndarray, " loops"]
 
 MOST_TEST_LOOPS = 50
-OUT_OF_DISTRIBUTION = (0.5, 1.5)  # smallest and largest eigenvalue of the covariance of the other prompts
+OUT_OF_DISTRIBUTION = (0.5, 1.5)  # smallest and largest eigenvalue of the covariance of prompts out of distribution
 LOOPS = range(1, 7)
 _PROMPTS = 2000
 READING = "The text gives no number for close; all rows of this paper read it as 10%. "
@@ -44,7 +45,7 @@ MORE_EXAMPLES = (identity, over_determined)
 
 
 def size(loss: Loss) -> tuple[int, int]:
-    """d and n, which must be finite."""
+    """d and n. n must be finite."""
     known = shape(loss)
     return known.dimension, known.finite_length
 
@@ -60,7 +61,7 @@ def rises(curve: np.ndarray) -> Comparison:
 
 
 def mean_risks(d: int, n: int, a: float, loops: range) -> Curve:
-    """The mean risk E tr (I - a W)^{2l} at each number l of loops."""
+    """The mean risk E tr (I - a W)^{2l} of A = a I, for each number l in ``loops``."""
     rules = [(2 * count, spectral_quadrature(d, n, 2 * count)) for count in loops]
     return np.array([np.sum(rule.weights * (1 - a * (1 + rule.offsets)) ** power) for power, rule in rules])
 
@@ -69,11 +70,13 @@ def mean_risks(d: int, n: int, a: float, loops: range) -> Curve:
 def prompt_risks(
     d: int, n: int, a: float, eigenvalues: tuple[float, ...], most: int = MOST_TEST_LOOPS, prompts: int = _PROMPTS
 ) -> Float[np.ndarray, "prompts loops"]:
-    """The risk |T^{-1/2} (I - a T^{1/2} W T^{1/2})^l T^{1/2}|_F^2 on random contexts, for l = 1 to ``most``.
+    """The risk |T^{-1/2} (I - a T^{1/2} W T^{1/2})^l T^{1/2}|_F^2 of A = a I on random contexts, after l loops.
 
-    The risk is the exact mean over w and x_query.
+    The risk on a context is the exact mean over w and x_query. T is the covariance of the examples.
 
-    **Arguments:** eigenvalues: of the covariance T of the prompts; most: the largest number l of loops.
+    **Arguments:** eigenvalues: of T; most: the largest number of loops; prompts: the number of contexts.
+
+    **Returns:** a row for each context and a column for each l from 1 to ``most``.
     """
     factor = np.eye(d) - a * _drawn_wishart(d, n, prompts) * np.asarray(eigenvalues)[None, None, :]
     power, risks = np.broadcast_to(np.eye(d), factor.shape), []
@@ -84,7 +87,10 @@ def prompt_risks(
 
 
 def _drawn_wishart(d: int, n: int, count: int) -> Float[np.ndarray, "count d d"]:
-    """Random W. Where n >= d, Bartlett's decomposition gives them, so a long context needs little memory."""
+    """``count`` random sample covariances W.
+
+    For n >= d they are computed by Bartlett's decomposition, so that a long context needs little memory.
+    """
     rng = np.random.default_rng(0)
     if n < d:
         z = rng.standard_normal((count, n, d))
@@ -95,7 +101,7 @@ def _drawn_wishart(d: int, n: int, count: int) -> Float[np.ndarray, "count d d"]
 
 
 def other_covariance(d: int) -> tuple[float, ...]:
-    """The eigenvalues of the other covariance: d numbers from 0.5 to 1.5."""
+    """The eigenvalues of the covariance of prompts out of distribution: d numbers evenly spaced in [0.5, 1.5]."""
     return tuple(np.linspace(*OUT_OF_DISTRIBUTION, d).tolist())
 
 
@@ -145,7 +151,7 @@ def close_up_to_scale(loss: LoopedLoss, flow: Trajectory) -> Comparison:
 
 
 def minima(loss: Loss) -> tuple[Curve, Curve]:
-    """The least loss of one layer looped L times and of L layers, for L = 1, .., 6."""
+    """The least losses of one layer looped L times, and the least losses of L layers, for L = 1, .., 6."""
     d, n = size(loss)
     looped = [scalar_minimum(d, n, L)[1] for L in LOOPS]
     return np.array(looped), np.array([layer_minimum(d, n, L)[1] for L in LOOPS])
@@ -201,7 +207,10 @@ def _trained(loss: Loss) -> tuple[int, int, int, float]:
 
 
 def test_loop_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The number of loops with the least mean risk, this risk, and the mean risk at 50 loops."""
+    """The constants to report for a model trained with L loops and tested with 1 to 50 loops.
+
+    They are the number of test loops with the least mean risk, this risk, and the mean risk at 50 loops.
+    """
     d, n, L, a = _trained(loss)
     curve = mean_risks(d, n, a, range(1, MOST_TEST_LOOPS + 1))
     best = int(np.argmin(curve))
@@ -292,7 +301,10 @@ def loops_shrink(loss: Loss) -> Comparison:
 
 
 def time_until_close(d: int, n: int, loops: int) -> float:
-    """The time from A = 0 to A = 0.9 c I, where A_opt = c I: the integral of d da / |dL/da| from a = 0 to 0.9 c."""
+    """The time that the flow takes from A = 0 to A = 0.9 c I, where A_opt = c I.
+
+    It is the integral of d da / |d loss(a I)/da| from a = 0 to 0.9 c.
+    """
     c, _ = scalar_minimum(d, n, loops)
     rule = spectral_quadrature(d, n, 2 * loops)
     nodes, weights = np.polynomial.legendre.leggauss(120)

@@ -23,7 +23,7 @@ def _end_from_identity(loss: setting.Loss, trajectory: Trajectory) -> Series:
 
 
 def end_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The a of A_opt = a I, |A - I|_2 at the end of the flow, and d/n."""
+    """The constants to report: the number a with A_opt = a I, |A - I|_2 at the end of the flow, and d/n."""
     return {
         "a": loss.energy.centres[0],
         "distance_from_identity": _end_from_identity(loss, trajectory)[0],
@@ -114,7 +114,10 @@ _finite = setting.condition("1/n > 0", lambda loss: (1 / loss.task.context_lengt
 
 
 def _turned(loss: LoopedLoss) -> Float[Array, "d d"]:
-    """A_opt^{1/2} (I + K) A_opt^{1/2} with K = (e_1 e_2^T - e_2 e_1^T)/sqrt(n), for A_opt = a Sigma*^-1."""
+    """The matrix A_opt^{1/2} (I + K) A_opt^{1/2}, where K = (e_1 e_2^T - e_2 e_1^T)/sqrt(n).
+
+    A_opt is a multiple of Sigma*^-1.
+    """
     d, inverse_root = loss.task.dimension, jnp.linalg.inv(loss.root)
     turn = jnp.zeros((d, d)).at[0, 1].set(1.0).at[1, 0].set(-1.0) / jnp.sqrt(loss.task.context_length)
     return loss.energy.centres[0] * inverse_root @ (jnp.eye(d) + turn) @ inverse_root

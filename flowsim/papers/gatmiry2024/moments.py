@@ -1,4 +1,7 @@
-"""What gatmiry2024's lemmas on moments share: L, n and the spectrum, moments E W^k in exact rationals, and pairings."""
+"""What gatmiry2024's lemmas on moments share: L, n and the spectrum, exact moments as rationals, and pairings.
+
+W is the sample covariance of n vectors from N(0, I).
+"""
 
 import collections
 import dataclasses
@@ -27,7 +30,15 @@ _FEW_DIMENSIONS = 100.0
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """L, d, n (None for infinity) and the eigenvalues of the covariance, largest first, with their multiplicities."""
+    """The numbers of a problem on which the lemmas depend.
+
+    **Fields:**
+
+    - loops, dimension: L and d.
+    - length: n, or None if n is infinite.
+    - eigenvalues: of the population covariance, largest first.
+    - multiplicities: of the eigenvalues.
+    """
 
     loops: int
     dimension: int
@@ -47,17 +58,17 @@ class Shape:
 
     @property
     def finite_length(self) -> int:
-        """n, which the setting of the claim requires to be finite."""
+        """n as a whole number. The setting of a claim that reads it requires n to be finite."""
         assert self.length is not None, "the setting of the claim"
         return self.length
 
     def first_order(self, power: int) -> float:
-        """4 k d / sqrt(n). **Source:** gatmiry2024, Lemma A.2."""
+        """The bound 4 k d / sqrt(n), where k is ``power``. **Source:** gatmiry2024, Lemma A.2."""
         return 4 * power * self.dimension / self.root_length
 
 
 def shape(loss: Loss) -> Shape:
-    """The `Shape` of the problem of a loss. Its eigenvalues are floats, written as exact rationals."""
+    """The `Shape` of the problem of a loss. Each rational eigenvalue is exactly equal to the computed float."""
     task = loss.task
     if isinstance(task, LinearRegression):
         covariance = np.asarray(task.covariance)
@@ -74,7 +85,7 @@ def shape(loss: Loss) -> Shape:
 
 
 def looped_with_finite_context(loss: Any) -> Hypothesis | None:
-    """The unmet hypothesis, or None if the loss is `looped` and n is finite."""
+    """Return None if a loss is in the setting `looped` and n is finite, otherwise the hypothesis that fails."""
     if foreign := looped(loss):
         return foreign
     finite = hypothesis("n < infinity", float(loss.task.context_length), "<", np.inf)
@@ -82,7 +93,10 @@ def looped_with_finite_context(loss: Any) -> Hypothesis | None:
 
 
 def looped_with_few_dimensions(loss: Any) -> Hypothesis | None:
-    """The unmet hypothesis, or None in the setting of the figures: finite n, and d small enough for random prompts."""
+    """Return None if a loss is in the setting of the figures, otherwise the hypothesis that fails.
+
+    The setting is `looped_with_finite_context` with d <= 100, so that random prompts can be drawn.
+    """
     if foreign := looped_with_finite_context(loss):
         return foreign
     few = hypothesis("d small enough for draws", float(loss.task.dimension), "<=", _FEW_DIMENSIONS)
@@ -90,14 +104,17 @@ def looped_with_few_dimensions(loss: Any) -> Hypothesis | None:
 
 
 def looped_by_matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The unmet hypothesis, or None if the loss is `looped`, a function of matrices, and prompts can be sampled."""
+    """Return None if a loss of the setting `looped` is a function of the matrix A and its prompts can be sampled.
+
+    Otherwise return a hypothesis that fails and names all three conditions.
+    """
     if isinstance(loss, LoopedLoss) and looped(loss) is None and can_be_drawn(loss.task):
         return None
     return unmet("a looped transformer on matrices, w drawn from N(0, covariance^-1), n for prompts to draw")
 
 
 def long_for_moments(multiple: int) -> Conditions:
-    """The hypothesis n >= multiple k^2 d^2 for every k <= 2L. Lemma A.2 has the multiple 4."""
+    """The hypothesis n >= ``multiple`` k^2 d^2 for every k <= 2L. Lemma A.2 has 4 as ``multiple``."""
     bound = lambda loss: float(multiple * (2 * loops_of(loss) * loss.task.dimension) ** 2)
     sides = lambda loss: (float(loss.task.context_length), ">=", bound(loss))
     return condition(f"n >= {multiple} k^2 d^2 for k = 2L", sides)
@@ -107,7 +124,10 @@ MOST_POWERS = 6  # 11!! = 10395 pairings
 
 
 class Cycles(NamedTuple):
-    """For one pairing p, the numbers of self-loops of G_p, of cycles of G_p and of cycles of G'_p."""
+    """The numbers of cycles in the two graphs G_p and G'_p of a pairing p, which `shapes` defines.
+
+    **Fields:** loops: the number of self-loops of G_p; first, second: the numbers of cycles of G_p and of G'_p.
+    """
 
     loops: int
     first: int
@@ -116,11 +136,13 @@ class Cycles(NamedTuple):
 
 @functools.cache
 def shapes(power: int) -> dict[tuple[Cycles, int, tuple[int, ...]], int]:
-    """How many pairings of {1, .., 2k} have each (`Cycles`, |c*|, sizes of the other cycles of G'_p).
+    """Classify the pairings p of {1, .., 2k} by the cycles of two graphs, and count them. k is ``power``.
 
-    The nodes of G_p are (1, 2), (3, 4), ..; the nodes of G'_p are (2, 3), (4, 5), .. and (1, 2k). A pair joins the
-    nodes of its two indices. |c*| is the size of the cycle of G'_p that contains the node (1, 2k). The sizes of the
-    other cycles are sorted.
+    The nodes of G_p are (1, 2), (3, 4), ..; the nodes of G'_p are (2, 3), (4, 5), .. and (1, 2k). In both graphs
+    each pair of p joins the nodes that contain its two indices. c* is the cycle of G'_p that contains the node (1,
+    2k).
+
+    **Returns:** the number of pairings for each (`Cycles`, size of c*, sorted sizes of the other cycles of G'_p).
     """
     first = [i // 2 for i in range(2 * power)]
     second = [((i + 1) // 2) % power for i in range(2 * power)]
@@ -136,7 +158,7 @@ def shapes(power: int) -> dict[tuple[Cycles, int, tuple[int, ...]], int]:
 
 
 def census(power: int) -> dict[Cycles, int]:
-    """How many pairings of {1, .., 2k} have each value of `Cycles`."""
+    """The number of pairings of {1, .., 2k} for each value of `Cycles`. k is ``power``."""
     found = collections.Counter()
     for (kind, *_), number in shapes(power).items():
         found[kind] += number
@@ -144,7 +166,11 @@ def census(power: int) -> dict[Cycles, int]:
 
 
 def cycles(power: int, nodes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> list[int]:
-    """For each of k nodes, a node that represents its cycle. ``nodes`` has the node of each index of the pairs."""
+    """The cycle of each of k nodes, named by one node of the cycle.
+
+    **Arguments:** power: k; nodes: the node that contains each index; pairs: the pairs of indices, which join
+    nodes.
+    """
     root = list(range(power))
     for i, j in pairs:
         a, b = root[nodes[i]], root[nodes[j]]
@@ -176,17 +202,19 @@ CONDITION_KEPT = "The printed statement without the condition n >= 4 k^2 d^2 of 
 
 @functools.cache
 def _trace_power(power: int) -> Terms:
-    """E tr (W A)^k."""
+    """The polynomial E tr (W A)^k, where k is ``power``."""
     return expected_traces({("WA" * power,): 1}, "A")
 
 
 @functools.lru_cache(maxsize=512)
 def moment_errors(eigenvalues: Spectrum, multiplicities: tuple[int, ...], length: int | None, power: int) -> Spectrum:
-    """alpha^{(j)} - lambda_j^k, exact, for each eigenvalue lambda_j of M.
+    """The exact difference alpha^{(j)} - lambda_j^k for each eigenvalue lambda_j of a covariance M.
 
     The alpha^{(j)} are the eigenvalues of E[(M^{1/2} W M^{1/2})^k]. Since d tr (W M)^k = k tr((W M)^{k-1} W dM),
-    alpha^{(j)} is (lambda_j / k) d/d lambda_j E tr (W M)^k. In this mean every term except the first has a power of
-    1/n. ``length`` None means n = infinity.
+    alpha^{(j)} is (lambda_j / k) d/d lambda_j E tr (W M)^k. Every term of E tr (W M)^k except tr M^k has a power of
+    1/n.
+
+    **Arguments:** eigenvalues, multiplicities: of M; length: n, or None if n is infinite; power: k.
     """
     sums = [sum(m * x**i for x, m in zip(eigenvalues, multiplicities, strict=True)) for i in range(power + 1)]
     totals = [Fraction(0)] * len(eigenvalues)
@@ -203,9 +231,9 @@ def moment_errors(eigenvalues: Spectrum, multiplicities: tuple[int, ...], length
 
 
 def residual_errors(eigenvalues: Spectrum, multiplicities: tuple[int, ...], length: int | None, power: int) -> Spectrum:
-    """beta^{(i)} - (1 - lambda_i)^k, exact, for each eigenvalue lambda_i of M.
+    """The exact difference beta^{(i)} - (1 - lambda_i)^k for each eigenvalue lambda_i of a covariance M.
 
-    The beta^{(i)} are the eigenvalues of E[(I - M^{1/2} W M^{1/2})^k].
+    The beta^{(i)} are the eigenvalues of E[(I - M^{1/2} W M^{1/2})^k]. The arguments are those of `moment_errors`.
     """
     totals = [Fraction(0)] * len(eigenvalues)
     for j in range(1, power + 1):
@@ -225,9 +253,13 @@ def enumerated(known: Shape) -> range:
 
 
 def _bounded(bound: Bound, errors: Callable[..., Spectrum], spectra: Callable, shift: int) -> Compare:
-    """The statement |error| <= bound(shape, k) (lambda_1 + shift)^k for k <= 2L and all eigenvalues of some spectra.
+    """Make the function that judges |error| <= bound(shape, k) (lambda_1 + shift)^k for a loss.
 
-    At n = infinity both sides are zero and nothing is promised.
+    The inequality is judged for all k <= 2L, at all eigenvalues of several spectra. lambda_1 is the largest
+    eigenvalue of a spectrum. At n = infinity both sides are zero and nothing is promised.
+
+    **Arguments:** errors: `moment_errors` or `residual_errors`; spectra: maps a `Shape` to (eigenvalues,
+    multiplicities) of each spectrum.
     """
 
     @takes_like(bound)
@@ -244,27 +276,34 @@ def _bounded(bound: Bound, errors: Callable[..., Spectrum], spectra: Callable, s
 
 
 def of_moments(bound: Bound) -> Compare:
-    """A decorator: compares |alpha^{(j)} - lambda_j^k| with bound(shape, k) lambda_1^k, for all j and k <= 2L."""
+    """A decorator that turns a bound into the statement |alpha^{(j)} - lambda_j^k| <= bound(shape, k) lambda_1^k.
+
+    The statement is judged for all j and all k <= 2L. `moment_errors` defines alpha^{(j)} and lambda_j.
+    """
     errors = lambda *of: moment_errors(*of)  # looked up at each call
     return _bounded(bound, errors, lambda known: [(known.eigenvalues, known.multiplicities)], 0)
 
 
 def _spectra(known: Shape) -> list[tuple[Spectrum, tuple[int, ...]]]:
-    """The spectra of A^{1/2} S A^{1/2} for A = I, 100 I, S^-1 and 2 S^-1. The errors depend only on this spectrum."""
+    """The spectra of A^{1/2} S A^{1/2} for A = I, 100 I, S^-1 and 2 S^-1, where S is the population covariance.
+
+    The errors depend on A only through this spectrum.
+    """
     values, same, d = known.eigenvalues, known.multiplicities, known.dimension
     return [(values, same), (tuple(100 * x for x in values), same), ((Fraction(1),), (d,)), ((Fraction(2),), (d,))]
 
 
 def of_residuals(bound: Bound) -> Compare:
-    """A decorator: compares |beta^{(i)} - (1 - lambda_i)^k| with bound(shape, k) (lambda_1 + 1)^k.
+    """A decorator that turns a bound into |beta^{(i)} - (1 - lambda_i)^k| <= bound(shape, k) (lambda_1 + 1)^k.
 
-    The comparison is made for all i and k <= 2L, at the spectra of several A.
+    This statement is judged for all i, all k <= 2L and several A. `residual_errors` defines beta^{(i)} and
+    lambda_i.
     """
     return _bounded(bound, residual_errors, _spectra, 1)
 
 
 def given_long_contexts(printed: Claim, section: Section, note: str) -> Claim:
-    """Declares the corrected form of a bound on moments: the printed form, given n >= 4 k^2 d^2."""
+    """Declare the corrected form of a bound on moments, which is the printed form given n >= 4 k^2 d^2."""
     statement = rf"{printed.statement}, given $n \ge 4 k^2 d^2$"
     return section.corrected(printed, statement=statement, note=CONDITION_KEPT + note, constants=printed.constants)(
         printed

@@ -22,11 +22,11 @@ PROBLEMS = (problems.TEN_TO_THE_16, problems.SKEWED, problems.EASY)
 
 
 def covariances(d: int, low: float, high: float) -> Float[Array, "B d d"]:
-    """Matrices W with low I <= W <= high I.
+    """B matrices W with low I <= W <= high I.
 
-    The eigenvalues of each W alternate between two of low, 1 and high. The eigenvectors are the axes, random
-    directions, or the axes with the first and the last rotated by 45 degrees. The last two matrices are low I and high
-    I.
+    The eigenvalues of each W alternate between two of the numbers low, 1 and high. The eigenvectors are the axes,
+    random directions, or the axes with the first and the last rotated by 45 degrees. The last two matrices are low
+    I and high I.
     """
     rng = np.random.default_rng(0)
     bases = [np.eye(d), *(np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(_BASES))]
@@ -42,27 +42,33 @@ def covariances(d: int, low: float, high: float) -> Float[Array, "B d d"]:
 def _largest_error(loss: LoopedLoss, W: Matrix, left: Matrix, right: Matrix) -> Scalar:
     """The largest (prediction - w^T x)^2 over all w and x with |left^-1 w| = |right^-1 x| = 1.
 
-    The prompt has (1/n) X X^T = Sigma*^{1/2} W Sigma*^{1/2}. Its error is, up to the sign, w^T (I - (1/n) X X^T
-    A_opt)^L x.
+    The prompt has (1/n) X X^T = Sigma*^{1/2} W Sigma*^{1/2}, and the model has A = A_opt. Up to the sign,
+    prediction - w^T x is w^T (I - (1/n) X X^T A_opt)^L x.
     """
     step = jnp.eye(W.shape[0]) - loss.root @ W @ loss.root @ loss.minimizer.A
     return jnp.linalg.norm(left.T @ jnp.linalg.matrix_power(step, loss.loops) @ right, ord=2) ** 2
 
 
 def _at_every_zeta(loss: LoopedLoss, sides: Callable[[float], tuple[Array, Array]]) -> Comparison:
-    """The statement left <= right at every zeta. The rounding errors grow with the condition number of Sigma*."""
+    """The statement left <= right for every zeta in `ZETAS`, where (left, right) = sides(zeta).
+
+    The rounding errors grow with d and with the condition number of Sigma*.
+    """
     values = jnp.linalg.eigvalsh(loss.task.covariance)
     every = joined([at_most(*sides(zeta)) for zeta in ZETAS])
     return rounded(every, float(loss.task.dimension) * values[-1] / values[0])
 
 
 def bounded(loss: LoopedLoss, *, mean: bool, swapped: bool, from_zeta: bool = False) -> Comparison:
-    """The statement that the error is at most the bound, for prompts with Sigma* <= Sigma_out <= (2 - zeta) Sigma*.
+    """The statement of (10) that the error is at most the bound where Sigma* <= Sigma_out <= (2 - zeta) Sigma*.
+
+    The error is (prediction - y)^2. The bound is (1 + x)^2 (1 + x - zeta)^{2L} times the squared norms of w and of
+    the query, with x = 16 delta d^{1/(2L)}.
 
     **Arguments:**
 
     - mean: Sigma_out is (1/n) X X^T, instead of X X^T.
-    - swapped: the norms of the bound are |w|_{Sigma*} and |x|_{Sigma*^-1}, instead of |w|_{Sigma*^-1} and |x|_{Sigma*}.
+    - swapped: the norms are |w|_{Sigma*} and |x_q|_{Sigma*^-1}, instead of |w|_{Sigma*^-1} and |x_q|_{Sigma*}.
     - from_zeta: the lower bound on Sigma_out is zeta Sigma*, instead of Sigma*.
     """
     inverse_root = jnp.linalg.inv(loss.root)
@@ -83,7 +89,11 @@ _READINGS = {"printed": (False, False), "mean_alone": (True, False), "norms_alon
 
 @eqx.filter_jit
 def error_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The largest ratio of error to bound for the prompts of (30): as printed, with either correction, with both."""
+    """The largest ratio of the error to the bound, over the prompts of (30) with zeta Sigma* <= Sigma_out.
+
+    One ratio is for the printed bound, one for each of the two corrections `mean` and `swapped` of `bounded` alone,
+    and one for both.
+    """
     ratios = {}
     for name, (mean, swapped) in _READINGS.items():
         sides = bounded(loss, mean=mean, swapped=swapped, from_zeta=True)
@@ -167,7 +177,7 @@ def error_from_below(loss: LoopedLoss) -> Comparison:
 
 
 def _through_optimum(loss: LoopedLoss, covariance: Matrix) -> Float[Array, " d"]:
-    """The eigenvalues of A_opt^{1/2} C A_opt^{1/2}."""
+    """The eigenvalues of A_opt^{1/2} C A_opt^{1/2}, where C is ``covariance``."""
     values, vectors = jnp.linalg.eigh(loss.minimizer.A)
     root = (vectors * jnp.sqrt(values)[None, :]) @ vectors.T
     return jnp.linalg.eigvalsh(root @ covariance @ root)

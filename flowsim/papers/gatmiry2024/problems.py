@@ -1,4 +1,4 @@
-"""Problems on which gatmiry2024's statements about landscape and flow are most likely to break."""
+"""Problems on which gatmiry2024's statements about the landscape and the flow are most likely to fail."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,15 @@ Problem = Mapping[str, Any]
 def looped(
     name: str, loops: int, context_length: int | float | str, covariance: Any = "identity", **tables: Any
 ) -> Problem:
-    """A problem for a looped transformer. ``dimension`` goes into its task; ``tables`` are its init, flow or model."""
+    """A problem for a looped transformer with w ~ N(0, Sigma*^-1).
+
+    **Arguments:**
+
+    - name: of the problem.
+    - loops, context_length, covariance: L, n and Sigma*.
+    - tables: ``dimension``, the d of the task, and the tables "init", "flow" and "model". The start is zero and the
+      model is a looped transformer unless these tables replace them.
+    """
     task = {"covariance": covariance, "context_length": context_length, "weights": "inverse-covariance"}
     if "dimension" in tables:
         task["dimension"] = tables.pop("dimension")
@@ -62,7 +70,7 @@ EPSILON = (VERY_LONG, INFINITE, WIDE, WIDE_ENOUGH, SHORT, SMALL_COVARIANCE, VERY
 LONG_CONTEXTS = (VERY_LONG, VERY_LONG_ANISOTROPIC, SMALL_COVARIANCE, INFINITE)
 SHORT_CONTEXTS = (TEN, FEW, FEW_DEEP, FEW_RANDOM)
 
-# Starts of Theorem 3.3, and what is stable.
+# Starts for Theorem 3.3, and problems on the stability of A_opt.
 _ANY_MATRIX = {"architecture": "looped", "loops": 2, "symmetric": False}
 NOT_SYMMETRIC = looped(
     "d = 2, L = 2, n = inf, A(0) not symmetric", 2, "inf", dimension=2, model=_ANY_MATRIX,

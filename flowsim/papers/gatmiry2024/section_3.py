@@ -32,7 +32,10 @@ PROBLEMS = (lemmas.SHORT, lemmas.SINGLE, lemmas.DEEP, lemmas.LONG)
 
 
 class Drawn(NamedTuple):
-    """A random prompt with its weights w, and a random preconditioner A."""
+    """A random prompt with its weights, and a random preconditioner.
+
+    **Fields:** X: the inputs of the n examples as columns; w: the weights; query: x_q; A: the preconditioner.
+    """
 
     X: Float[Array, "d n"]
     w: Float[Array, " d"]
@@ -41,7 +44,7 @@ class Drawn(NamedTuple):
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt as models read it."""
+        """The prompt in the form that models take, with the inputs as rows."""
         return Prompt(self.X.T, self.X.T @ self.w, self.query)
 
     @property
@@ -50,19 +53,19 @@ class Drawn(NamedTuple):
         return jnp.concatenate([self.X, self.query[:, None]], axis=1)
 
     def slope(self, w: Float[Array, " d"]) -> Float[Array, " d"]:
-        """The gradient of |X^T w - y|^2 at w."""
+        """The gradient of |X^T w - y|^2 at the given w, by JAX."""
         return jax.grad(self.squares)(w)
 
     def squares(self, w: Float[Array, " d"]) -> Scalar:
-        """The sum of squares |X^T w - y|^2. **Source:** gatmiry2024, section 3.2."""
+        """The sum of squares |X^T w - y|^2 at the given w. **Source:** gatmiry2024, section 3.2."""
         return jnp.sum((self.X.T @ w - self.X.T @ self.w) ** 2)
 
 
 def drawn(loss: LoopedLoss, symmetric: bool) -> Drawn:
     """6 random prompts of the task, stacked, each with a random A.
 
-    Sigma*^{1/2} A Sigma*^{1/2} is I plus a matrix of normal numbers with standard deviation 1/4. With ``symmetric``
-    only its symmetric part is kept.
+    Let N be a matrix of normal numbers with standard deviation 1/4. Then Sigma*^{1/2} A Sigma*^{1/2} is I + N. With
+    ``symmetric`` it is I plus the symmetric part of N.
     """
     d, n = loss.task.dimension, int(float(loss.task.context_length))
     keys = jax.random.split(jax.random.key(0), 4)
@@ -77,7 +80,11 @@ def drawn(loss: LoopedLoss, symmetric: bool) -> Drawn:
 
 
 def of_prompts(*, symmetric: bool):
-    """A decorator: turns the two sides at one prompt into the statement that they are equal at 6 random prompts."""
+    """A decorator for a function that computes both sides of an equation at one prompt.
+
+    The decorated function compares the sides at 6 random prompts. ``symmetric`` is whether the random A are
+    symmetric.
+    """
 
     def decorate(both: Callable[[LoopedLoss, Drawn], tuple[Array, Array]]):
         @takes_like(both)
@@ -95,7 +102,10 @@ def of_prompts(*, symmetric: bool):
 
 
 def conditioned(made: Callable[[LoopedLoss], Comparison]) -> Callable[[LoopedLoss], Comparison]:
-    """A decorator: multiplies the rounding errors by the largest condition number of X X^T among the prompts."""
+    """A decorator that multiplies the rounding errors of the comparison that a function returns.
+
+    The factor is the largest condition number of X X^T among the 6 prompts.
+    """
 
     @takes_like(made)
     def compare(loss: LoopedLoss) -> Comparison:
@@ -141,7 +151,10 @@ def hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 
 
 def _contraction(loss: LoopedLoss, step: Callable[[Array], Array]) -> tuple[Array, Array]:
-    """|I - s H|_2 and the condition number of the Hessian H at each random prompt, with s = step(eigenvalues of H)."""
+    """At each random prompt, |I - s H|_2 and the condition number of H, the Hessian of |X^T w - y|^2.
+
+    ``step`` maps the increasing eigenvalues of H, one row for each prompt, to the step size s of each prompt.
+    """
     values = jax.vmap(lambda one: jnp.linalg.eigvalsh(_hessian(one)))(drawn(loss, True))
     return jnp.max(jnp.abs(1 - step(values)[:, None] * values), axis=1), values[:, -1] / values[:, 0]
 
@@ -176,7 +189,10 @@ _FACTORS = (
 
 
 def _descends(loss: LoopedLoss, one: Drawn, step: float) -> tuple[Array, Array]:
-    """The prediction of the literal transformer of (2)-(5), and w_L^T x_q of gradient descent."""
+    """The prediction of the literal transformer of (2)-(5), and w_L^T x_q of gradient descent.
+
+    The weights w_L follow from L steps of `_descent` with A^T and step size ``step``/n.
+    """
     w = _descent(one, step, True, loss.loops)[-1]
     return LoopedAttention(one.A, loops=loss.loops)(one.prompt)[None], (w @ one.query)[None]
 
@@ -222,7 +238,7 @@ def _attention(one: Drawn) -> Float[Array, "rows columns"]:
 
 
 def _descent(one: Drawn, step: float, transposed: bool, count: int) -> Float[Array, "count d"]:
-    """The first ``count`` weights of gradient descent from zero, w <- w - (step/n) A grad |X^T w - y|^2.
+    """The weights after each of ``count`` steps w <- w - (step/n) A grad |X^T w - y|^2 from w = 0.
 
     With ``transposed`` A^T replaces A.
     """
@@ -283,7 +299,10 @@ def step_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 
 
 def _after_steps(loss: LoopedLoss, one: Drawn, step: float, transposed: bool) -> tuple[Array, Array]:
-    """Z^(1), .., Z^(L) of (3), and [X x_q; (y - X^T w_t)^T, -w_t^T x_q] for t = 1, .., L."""
+    """Both sides of (9) for t = 1, .., L: the states Z^(t) of (3), and [X x_q; (y - X^T w_t)^T, -w_t^T x_q].
+
+    The w_t are the weights of `_descent` with ``step`` and ``transposed``.
+    """
     found = states(one.prompt, jnp.stack([one.A] * loss.loops), jnp.zeros((loss.loops, one.w.size)))[1:]
     labels = jnp.concatenate([one.X.T @ one.w, jnp.zeros(1)])
     weights = _descent(one, step, transposed, loss.loops)
@@ -314,7 +333,7 @@ def layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 
 
 def _deltas(loss: Loss, power: int) -> tuple[Array, Array]:
-    """4kd/sqrt(n) and its k-th root: delta in the remark on Theorem 3.2, and delta in Lemma A.7."""
+    """The delta of the remark on Theorem 3.2, 4kd/sqrt(n), and the delta of Lemma A.7, which is its k-th root."""
     remark = shape(loss).first_order(power)
     return jnp.asarray(remark), jnp.asarray(remark ** (1 / power))
 

@@ -15,7 +15,7 @@ from flowsim.papers.gatmiry2024 import lemmas, problems, setting, spaces
 
 
 def minimum_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The minimum, its bound, and its order d (d/n)^L."""
+    """The constants to report: the minimum of the loss, the bound on it, and its order d (d/n)^L."""
     n, d, L = loss.task.context_length, loss.task.dimension, setting.loops(loss)
     return {"minimum": loss.minimum, "bound": d * 4.0**L * setting.delta_power(loss), "order": d * (d / n) ** L}
 
@@ -53,25 +53,37 @@ def minimiser_bounded(loss: setting.Loss) -> Comparison:
 
 
 def exponents(loss: setting.Loss) -> tuple[float, float, float]:
-    """L/(L-1), 16 L/(L-1) and L/(2L-1). L = 1, to which the statements do not apply, is replaced by L = 2."""
+    """The numbers L/(L-1), K = 16 L/(L-1) and L/(2L-1).
+
+    The statements do not apply to L = 1. To avoid a division by zero, L = 1 is replaced by L = 2.
+    """
     L = max(setting.loops(loss), 2)
     return L / (L - 1), 16 * L / (L - 1), L / (2 * L - 1)
 
 
 def _printed_level(loss: setting.Loss, t: Series) -> Series:
-    """The xi whose time (1/xi)^{(L-1)/L} (16 L/(L-1))^{(L-1)/(2L-1)} is t."""
+    """The level xi that the loss has reached at time t by the printed Theorem 3.3.
+
+    It solves t = (1/xi)^{(L-1)/L} (16 L/(L-1))^{(L-1)/(2L-1)}.
+    """
     power, K, exponent = exponents(loss)
     return K**exponent / t**power
 
 
 def _level(loss: setting.Loss, t: Series) -> Series:
-    """The xi whose time (d/xi)^{(L-1)/L} 16 L/((L-1) lambda_d^2) is t."""
+    """The level xi that the loss has reached at time t by the corrected Theorem A.12.
+
+    It solves t = (d/xi)^{(L-1)/L} 16 L/((L-1) lambda_d^2), where lambda_d is the least eigenvalue of Sigma*.
+    """
     power, K, _ = exponents(loss)
     return loss.task.dimension * (K / (setting.least_eigenvalue(loss) ** 2 * t)) ** power
 
 
 def _reached(loss: setting.Loss, t: Series, level) -> Series:
-    """The least xi >= 2 (4 delta)^{2L} whose time has passed at t; infinite at t = 0."""
+    """The level that a theorem guarantees at each time t: the larger of level(loss, t) and 2 (4 delta)^{2L}.
+
+    At t = 0 it is infinite. ``level`` is `_printed_level` or `_level`.
+    """
     known = t > 0
     return jnp.where(
         known, jnp.maximum(level(loss, jnp.where(known, t, 1.0)), setting.appendix_threshold(loss)), jnp.inf
@@ -79,18 +91,23 @@ def _reached(loss: setting.Loss, t: Series, level) -> Series:
 
 
 def _in_time(loss: setting.Loss, trajectory: Trajectory, level) -> Comparison:
-    """The statement L(A(t)) <= xi, promised where xi < L(A(0)), because the loss never rises above its start."""
+    """The statement that the loss at time t is at most the xi of `_reached`.
+
+    It is promised only where xi is below the loss at the start, because the loss never rises along a flow.
+    """
     xi = _reached(loss, trajectory.t, level)
     promised = xi < trajectory.loss[0]
     return at_most(trajectory.loss, jnp.where(promised, xi, trajectory.loss[0]), promised=promised)
 
 
 def time_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """Four values of t xi^{(L-1)/L}, and the threshold.
+    """Four values of t xi^{(L-1)/L}, where t is the time until the loss is at most xi, and the threshold on xi.
 
-    They are the printed value, the corrected value, the largest value along the flow above the threshold, and
-    d^{(L-1)/L} / (4 L (L-1)), the limit for small xi at n = inf and Sigma* = I. The correction restores d, the least
-    eigenvalue lambda_d of Sigma* and an exponent, which the proof loses.
+    - printed: the value of the theorem.
+    - corrected: the value with d, with the least eigenvalue of Sigma* and with the exponent that the proof loses.
+    - seen: the largest value along the flow while the loss is at least the threshold.
+    - limit: d^{(L-1)/L} / (4 L (L-1)), the limit for small xi at n = inf and Sigma* = I.
+    - threshold: 2 (4 delta)^{2L}.
     """
     power, K, exponent = exponents(loss)
     d, L = loss.task.dimension, max(setting.loops(loss), 2)
@@ -132,7 +149,10 @@ def in_time(loss: setting.Loss, flow: Trajectory) -> Comparison:
 
 
 def neighbourhood_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The factor 8 (1 + 4 d^{1/(2L)}), and the context length above which c < 1 is possible."""
+    """The constants to report for the bound c = 8 (1 + 4 d^{1/(2L)}) xi^{1/(2L)}.
+
+    They are the factor 8 (1 + 4 d^{1/(2L)}), and the context length above which some allowed xi gives c < 1.
+    """
     L, factor = setting.loops(loss), 8.0 * (1.0 + 4.0 * setting.dimension_root(loss))
     needed = 16.0 * L * loss.task.dimension * (4.0 * factor) ** (2 * L)
     return {"factor": jnp.asarray(factor), "context_length_needed": jnp.asarray(float(needed) ** 2)}
@@ -193,19 +213,25 @@ _INFINITE = problems.looped("L = 2, d = 3, anisotropic, n = inf", 2, "inf", lemm
 _LONG = problems.looped("L = 3, d = 3, identity, n = 10^20", 3, 10**20, dimension=3)
 _INFINITE_DEEP = problems.looped("L = 3, d = 4, n = inf", 3, "inf", dimension=4)
 _PAIRS = 12
-_MOST_LOOPS = 3  # of the exact loss over all matrices
+_MOST_LOOPS = 3  # the most loops for the exact loss over all matrices
 _LENGTHS = (0.5, 1.0, 2.0, 4.0)
 
 
 def _halfway(loss: LoopedLoss, pairs: Pairs) -> tuple[Array, Array]:
-    """L((A + B)/2, 0) and (L(A, 0) + L(B, 0))/2 for each pair (A', B')."""
+    """The loss at (A + B)/2 and the mean of the losses at A and at B, for each pair.
+
+    ``pairs`` has A' = Sigma*^{1/2} A Sigma*^{1/2} and B' = Sigma*^{1/2} B Sigma*^{1/2} in place of A and B.
+    """
     inverse_root = jnp.linalg.inv(loss.root)
     energy = lambda A: loss(LoopedAttention(inverse_root @ A @ inverse_root, loops=setting.loops(loss)))
     return jax.lax.map(lambda pair: (energy((pair[0] + pair[1]) / 2), (energy(pair[0]) + energy(pair[1])) / 2), pairs)
 
 
 def _nilpotent(loss: LoopedLoss) -> Pairs:
-    """Pairs of A' = c I + r e_1 e_d^T and its transpose; at d = 1, c + r and c - r. c I is the best multiple of I."""
+    """Pairs of A' = c I + r e_1 e_d^T and its transpose, for r = 0.5, 1, 2 and 4.
+
+    c I is the best multiple of I. At d = 1 the pairs are c + r and c - r.
+    """
     d, c = loss.task.dimension, loss.energy.centres[0]
     corner = jnp.zeros((d, d)).at[0, d - 1].set(1.0)
     other = corner.T if d > 1 else -corner
@@ -214,9 +240,9 @@ def _nilpotent(loss: LoopedLoss) -> Pairs:
 
 
 def _best_pair(loss: LoopedLoss) -> tuple[Array, Array]:
-    """For one pair of `_nilpotent`, the loss halfway between A and B, and the mean of the losses at A and at B.
+    """The loss at (A + B)/2 and the mean of the losses at A and at B, for the best pair of `_nilpotent`.
 
-    It is the pair with the largest 1 - mean/halfway.
+    The best pair has the largest 1 - mean/halfway, where halfway is the loss at (A + B)/2.
     """
     middle, mean = _halfway(LoopedLoss(loss.task, setting.loops(loss), symmetric=False), _nilpotent(loss))
     best = jnp.argmax((middle - mean) / middle)
@@ -229,9 +255,10 @@ _few_loops = setting.condition(
 
 
 def _decided(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
-    """The hypothesis that the answer is known.
+    """The hypotheses under which it is known whether the loss is convex.
 
-    Either some pair has a loss halfway above the mean of its losses, or no pair has because L = 1 or d = 1.
+    L is small enough for the loss over all matrices. If also L > 1 and d > 1, the best pair of `_nilpotent` has a
+    larger loss at (A + B)/2 than the mean of the losses at A and at B. At L = 1 or d = 1 the loss is convex.
     """
     few = _few_loops(loss, start)
     if setting.loops(loss) == 1 or loss.task.dimension == 1 or not few[0].met:
@@ -273,7 +300,7 @@ CONVEXITY.on((_INFINITE, _LONG), spaces.LANDSCAPES).corrected(
 
 
 def _symmetric(loss: LoopedLoss) -> Pairs:
-    """Random pairs of symmetric A' and B' of many sizes. They need not be positive."""
+    """Random pairs of symmetric matrices A' and B' at many distances from I, which need not be positive."""
     d = loss.task.dimension
     noise = jax.random.normal(jax.random.key(0), (_PAIRS, 2, d, d))
     sizes = jnp.geomspace(0.1, 10.0, _PAIRS)[:, None, None, None]

@@ -18,17 +18,23 @@ from flowsim.tasks import LinearRegression
 
 
 def _sides(loss: LoopedLoss) -> tuple[TracePolynomial, TracePolynomial, LinearRegression]:
-    """The printed E tr (I - A^{1/2} Sigma A^{1/2})^{2L} and L(A, 0), as functions of n and A', and the task."""
+    """Both sides of Lemma 4.1 as functions of n and A' = S^{1/2} A S^{1/2}, and the task.
+
+    The sides are the printed E tr (I - A^{1/2} Sigma A^{1/2})^{2L}, and the loss at u = 0.
+    """
     return power_terms(2 * loss.loops), loop_terms(loss.loops, True, False), loss.task
 
 
 def _matrices(loss: LoopedLoss) -> dict[str, appendix_a_layers.Layers]:
-    """Four random A', and I."""
+    """Four random A' and I, in the form that `both_expectations` takes."""
     return {"A": appendix_a_layers.drawn_matrices(loss.task, 4)}
 
 
 def gap_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The largest share of L(A, 0) by which the printed expression is below it, among the random A."""
+    """The largest value of 1 - printed/loss among the random A.
+
+    printed is the expression of Lemma 4.1 for the loss at u = 0.
+    """
     printed, true, _ = appendix_a_layers.both_expectations(*_sides(loss), _matrices(loss))
     return {"largest_share_below": jnp.max(1 - printed / true)}
 
@@ -82,7 +88,11 @@ def printed_looped_loss_below(loss: LoopedLoss) -> Comparison:
 
 
 def moment_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """delta, and the least n at which |alpha^{(j)} - lambda_j^k| <= delta^k lambda_1^k for k <= 2L, by bisection."""
+    """The constants to report: delta, and the least n at which the inequality of Lemma 4.2 is true.
+
+    The inequality is |alpha^{(j)} - lambda_j^k| <= delta^k lambda_1^k, for all j and all k <= 2L. n is found by
+    bisection.
+    """
     known = moments.shape(loss)
 
     def met(n: int) -> bool:
@@ -124,12 +134,16 @@ moments.given_long_contexts(eigenvalue_approximation, ON_LONG_LENGTHS, _SPECTRUM
 
 
 def proximity_factor(loss: setting.Loss) -> float:
-    """c = 4 + 16 d^{1/(2L)}. **Source:** gatmiry2024, Theorem 4.4."""
+    """The factor c = 4 + 16 d^{1/(2L)} of epsilon. **Source:** gatmiry2024, Theorem 4.4."""
     return 4.0 + 16.0 * setting.dimension_root(loss)
 
 
 def proximity_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """c, the sharp c at all points where epsilon > 4 delta, and the context length needed for 1 - c epsilon > 0."""
+    """The constants to report for the bound c epsilon on the distance of A from A_opt.
+
+    They are c, the least c that is right at all points with epsilon > 4 delta, and the context length above which
+    some allowed epsilon has 1 - c epsilon > 0. The loss is epsilon^{2L}/2 at each point of `setting.everywhere`.
+    """
     points = setting.everywhere(loss, trajectory)
     epsilon = (2.0 * points.loss) ** (1 / (2 * setting.loops(loss)))
     known = epsilon > 4.0 * setting.delta(loss)

@@ -1,9 +1,9 @@
-"""What gatmiry2024's statements about the loss of looped transformers share: setting, symbols, points and bounds.
+"""The setting, symbols, sample points and bounds that gatmiry2024's statements about the loss share.
 
-The loss is a function of a symmetric matrix A at u = 0, or of the eigenvalues of A. n is the context length, d the
-dimension, L the number of loops and Sigma* the covariance. The minimiser is A_opt = c Sigma*^-1. Theorems 3.2 and A.8
-bound its distance from Sigma*^-1. Gradient dominance is the inequality |grad L|^2 >= constant L^{(2L-1)/L} where the
-loss is above a threshold.
+The loss of a looped transformer is a function of a symmetric matrix A at u = 0, or of the eigenvalues of A. n is
+the context length, d the dimension, L the number of loops and Sigma* the population covariance. The minimiser A_opt
+is a multiple of Sigma*^-1. Theorems 3.2 and A.8 bound the distance of A_opt from Sigma*^-1. Gradient dominance is
+the inequality |grad loss|^2 >= constant loss^{(2L-1)/L} wherever the loss is above a threshold.
 """
 
 import functools
@@ -37,10 +37,14 @@ _EPSILON = float(np.finfo(np.float64).eps)
 
 
 class Points(NamedTuple):
-    """Values at each of T parameters A.
+    """What is computed at each of T matrices A.
 
-    The fields are the loss, |grad L|^2, |A_opt^{-1/2} A A_opt^{-1/2} - I|_2, and the conditioning: the relative
-    rounding error of the loss divided by the machine epsilon.
+    **Fields:**
+
+    - loss: the loss at u = 0.
+    - grad_norm_sq: |grad loss|^2.
+    - deviation: |A_opt^{-1/2} A A_opt^{-1/2} - I|_2.
+    - conditioning: the relative rounding error of the loss, divided by the machine epsilon.
     """
 
     loss: Series
@@ -50,9 +54,10 @@ class Points(NamedTuple):
 
 
 def approximate(values: ArrayLike | list[float]) -> Array:
-    """The values as an array that no certificate can contain.
+    """Convert numbers to an array, but refuse to do so while JAX traces.
 
-    The values come from a quadrature, a search or random numbers of NumPy, which cannot be traced.
+    A certificate is made from a trace. It cannot contain these numbers, because they come from a quadrature, a
+    search or random numbers of NumPy.
 
     **Raises:** `jax.errors.TracerArrayConversionError` in a trace.
     """
@@ -63,7 +68,10 @@ def approximate(values: ArrayLike | list[float]) -> Array:
 
 
 def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The unmet hypothesis, or None in the paper's setting: one matrix for all layers and w ~ N(0, Sigma*^-1)."""
+    """Return None if a loss is in the paper's setting, otherwise the hypothesis that fails.
+
+    In this setting all layers have the same matrix, and w ~ N(0, Sigma*^-1).
+    """
     if not isinstance(loss, LoopedLoss | DiagonalLayersLoss) or (
         isinstance(loss, DiagonalLayersLoss) and not loss.looped
     ):
@@ -73,7 +81,11 @@ def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The unmet hypothesis, or None if the loss is `looped` and a function of matrices, not only of eigenvalues."""
+    """Return None for a loss of the setting `looped` that depends on the matrix A, otherwise the failing
+    hypothesis.
+
+    A loss that is a function of the eigenvalues of A alone is not accepted.
+    """
     return looped(loss) or (None if isinstance(loss, LoopedLoss) else unmet("a loss of matrices"))
 
 
@@ -88,12 +100,18 @@ def dominance_power(loss: Loss) -> float:
 
 
 def dimension_loss(loss: Loss) -> float:
-    """The factor d^{-(L-1)/L} in Hoelder's sum_i |x_i|^{4L-2} >= d^{-(L-1)/L} (sum_i |x_i|^{2L})^{(2L-1)/L}."""
+    """The factor d^{-(L-1)/L} in Hoelder's inequality for x in R^d.
+
+    The inequality is sum_i |x_i|^{4L-2} >= d^{-(L-1)/L} (sum_i |x_i|^{2L})^{(2L-1)/L}.
+    """
     return float(loss.task.dimension) ** (-(loops(loss) - 1) / loops(loss))
 
 
 def dominance_factor(loss: Loss) -> Scalar:
-    """lambda_d^2 d^{-(L-1)/L}, the factor that Sigma* and Hoelder's inequality add to the lower bound on |grad L|^2."""
+    """The factor lambda_d^2 d^{-(L-1)/L} that the paper's lower bounds on |grad loss|^2 lack.
+
+    lambda_d is the least eigenvalue of Sigma*, and d^{-(L-1)/L} comes from Hoelder's inequality.
+    """
     return least_eigenvalue(loss) ** 2 * dimension_loss(loss)
 
 
@@ -126,7 +144,10 @@ LOOPED = functools.partial(Section, "gatmiry2024", *MODELS, setting=looped)
 
 
 def condition(name: str, sides: Callable[[Any], tuple[Scalar | float, str, float]]) -> Conditions:
-    """The hypothesis that two numbers of a loss satisfy a relation. ``sides`` gives number, relation and bound."""
+    """A function (loss, start) -> [hypothesis], for a hypothesis that depends on the loss alone.
+
+    **Arguments:** name: of the hypothesis; sides: maps a loss to a number, a relation such as "<=", and the bound.
+    """
     return lambda loss, start: [hypothesis(name, *sides(loss))]
 
 
@@ -145,7 +166,10 @@ def identity_covariance(loss: Loss, start: PyTree) -> list[Hypothesis]:
 
 
 def without_bias(loss: Loss, start: PyTree) -> list[Hypothesis]:
-    """The hypotheses u = 0 and A symmetric at the start. A^{1/2} needs a symmetric A."""
+    """The hypotheses u = 0 and A symmetric at the start, because A^{1/2} needs a symmetric A.
+
+    `DiagonalLayers` satisfies both by construction, so the list is then empty.
+    """
     if isinstance(start, DiagonalLayers):
         return []
     asymmetry = jnp.max(jnp.abs(start.A - start.A.T))
@@ -169,12 +193,12 @@ def deviation(loss: Loss, models: PyTree) -> Series:
 
 
 def drawn(loss: Loss) -> PyTree:
-    """Stacked models A = A_opt^{1/2} (I + r D) A_opt^{1/2}, for 26 numbers r and 5 matrices D.
+    """130 stacked models A = A_opt^{1/2} (I + r D) A_opt^{1/2}: 26 numbers r for each of 5 matrices D.
 
-    |r| runs from 1e-4 to 100, with both signs of r. The eigenvalues of the five D are: all 1; 1 for the first and 0 for
-    the others; 1 and 0 in turn; and twice random numbers in [-1, 1]. For a loss of matrices the eigenvectors of D are
-    random. For a loss of eigenvalues they are the eigenvectors of Sigma*, and D has one eigenvalue for each that Sigma*
-    lists.
+    Half of the r are positive and half negative; |r| runs from 1e-4 to 100. The eigenvalues of D are all 1 in the
+    first D, one 1 and otherwise 0 in the second, 1 and 0 in turn in the third, and random numbers in [-1, 1] in the
+    last two. For a loss of matrices the eigenvectors of D are random. For a loss of eigenvalues they are the
+    eigenvectors of Sigma*, and D has one eigenvalue for each entry of `covariance_eigenvalues`.
     """
     r = covariance_eigenvalues(loss).size
     rng = np.random.default_rng(0)
@@ -214,7 +238,11 @@ def everywhere(loss: Loss, trajectory: Trajectory) -> Points:
 
 
 def compared(comparison: Comparison, points: Points) -> Comparison:
-    """The comparison with the rounding errors of the points, promised where the loss has at least 6 digits."""
+    """Adapt a comparison to the rounding errors of the loss at the points.
+
+    Multiplies the scale of the comparison by the conditioning of each point. Nothing is promised where the relative
+    rounding error of the loss is 10^-6 or more.
+    """
     known = points.conditioning * _EPSILON < 10.0**-_FEWEST_DIGITS
     moved = comparison.promised & known, comparison.scale * points.conditioning
     return eqx.tree_at(lambda c: (c.promised, c.scale), comparison, moved)
@@ -231,7 +259,10 @@ def _from_identity(loss: Loss) -> Series:
 
 @eqx.filter_jit
 def minimum_below(loss: Loss) -> Comparison:
-    """The statement min L <= d 4^L delta^{2L}. At n = inf both sides are zero and nothing is promised."""
+    """The statement that the minimum of the loss is at most d 4^L delta^{2L}.
+
+    At n = inf both sides are zero and nothing is promised.
+    """
     bound = loss.task.dimension * 4.0 ** loops(loss) * delta_power(loss)
     return at_most(loss.minimum[None], bound[None], promised=jnp.isfinite(loss.task.context_length))
 
@@ -247,10 +278,10 @@ def within(loss: Loss, factor: float) -> Comparison:
 
 
 def bias_is_zero(loss: Loss) -> Comparison:
-    """The statement u_opt = 0, judged as L(A_opt, u) - L(A_opt, 0) > 0 at unit vectors and at random u.
+    """The statement u_opt = 0, judged as loss(A_opt, u) - loss(A_opt, 0) > 0 for unit vectors u and for random u.
 
-    Nothing is promised for a loss of eigenvalues, nor beyond L = 2, where the exact loss with u is slow to build. At
-    every L the difference is the mean of a square.
+    Nothing is promised for a loss of eigenvalues, nor for L > 2, where the exact loss with u is slow to build. At
+    every L the difference of the losses is the mean of a square.
     """
     d = loss.task.dimension
     if not isinstance(loss, LoopedLoss) or loops(loss) > _MOST_LOOPS_WITH_BIAS:
@@ -262,7 +293,11 @@ def bias_is_zero(loss: Loss) -> Comparison:
 
 
 def minimiser_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The distance |A_opt^{1/2} Sigma* A_opt^{1/2} - I|_2, its bound c in Theorem 3.2, and its order d/n."""
+    """The constants to report for the minimiser.
+
+    These are the distance |A_opt^{1/2} Sigma* A_opt^{1/2} - I|_2, the bound c of Theorem 3.2 on this distance, and
+    d/n, the order of the distance.
+    """
     return {
         "distance": _from_identity(loss)[0],
         "c": 8.0 * delta(loss) * dimension_root(loss),
@@ -279,9 +314,9 @@ SMALLEST, LARGEST = -30.3, 10.1
 def crossing(increasing, values: Series, largest: float) -> tuple[Series, Series]:
     """For each value, two adjacent numbers between which an increasing function crosses the value.
 
-    At the first number the function is at most the value, at the second it is above. Bisection of the logarithm finds
-    them between 10^-30.3 and 10^largest. If the function never exceeds the value, both are 10^largest. If it always
-    does, both are 10^-30.3 up to rounding.
+    The function is at most the value at the first number, and above the value at the second. Bisection of the
+    logarithm finds both numbers between 10^-30.3 and 10^largest. If the function never exceeds the value in this
+    range, both numbers are 10^largest. If the function always exceeds the value, both are 10^-30.3 up to rounding.
     """
 
     def halve(_, interval):
@@ -323,18 +358,27 @@ def appendix_threshold(loss: Loss) -> Scalar:
 
 
 def dominates(loss: Loss, trajectory: Trajectory, factor: ArrayLike, threshold: Scalar) -> Comparison:
-    """The statement |grad L|^2 >= factor L^{(2L-1)/L}/16 at points where L is at least the threshold."""
+    """The statement |grad loss|^2 >= factor loss^{(2L-1)/L}/16 wherever the loss is at least the threshold.
+
+    It is judged at the points of `everywhere`.
+    """
     points, constant = everywhere(loss, trajectory), PRINTED_CONSTANT * factor
     comparison = gradient_dominance(points.grad_norm_sq, points.loss, constant, dominance_power(loss), threshold)
     return compared(comparison, points)
 
 
 def sharp_constants(threshold: Callable[[Loss], Scalar]) -> Callable[[Loss, Trajectory], dict[str, Array]]:
-    """The constants to report for gradient dominance above a threshold.
+    """Make the function that computes the constants to report for gradient dominance above a threshold.
 
-    These are the paper's constant and power, the sharp constant above the threshold along the flow, and the constant at
-    n = inf, 4 L^2 lambda_d^2 d^{-(L-1)/L}, which multiples of I attain if Sigma* is a multiple of I. Then the
-    threshold, the largest loss along the flow at which the inequality fails, and the minimum of the loss.
+    **Returns:** a function (loss, trajectory) -> the constants by name:
+
+    - constant, power: the constant 1/16 and the power (2L-1)/L of the paper.
+    - sharp_constant: the largest constant for which the inequality is true along the flow above the threshold.
+    - limit_constant: 4 L^2 lambda_d^2 d^{-(L-1)/L}, the constant at n = inf, where lambda_d is the least eigenvalue
+      of Sigma*. Multiples of I attain it if Sigma* is a multiple of I.
+    - threshold: the threshold.
+    - fails_at_and_below: the largest loss along the flow at which the inequality with 1/16 fails.
+    - minimum: the minimum of the loss.
     """
 
     def constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
