@@ -131,8 +131,8 @@ def _spread(loss: setting.Loss) -> _Spread:
 def _lines(loss: setting.Loss, factor: ArrayLike) -> Comparison:
     """The first two inequalities of (27), and |grad loss|^2 >= sum_i (lambda_i - 1)^{4L-2}/4.
 
-    The proof then applies Hoelder's inequality to the sum in the third inequality. ``factor`` multiplies the lower
-    bounds on |grad loss|^2.
+    The lambda_i are those of `_Spread`. The proof applies Hoelder's inequality to the sum in the third inequality.
+    ``factor`` multiplies the lower bounds on |grad loss|^2.
     """
     at, L = _spread(loss), setting.loops(loss)
     noise = setting.delta_power(loss) * (at.largest + 1.0) ** (2 * L - 1)

@@ -158,7 +158,8 @@ def expansion(loss: Loss) -> Comparison:
 def _gammas(loss: Loss, extra: int) -> Comparison:
     """The statement |gamma_j - lambda_j^{k-1}| <= 4kd/sqrt(n) lambda_1^{k-1} with k = l_1 + l_2 + ``extra``.
 
-    It is judged for all l_1 >= 1 and l_2 >= 0 with l_1 + l_2 <= 2L. L is at most 3: more loops are replaced by 3.
+    The gamma_j are the eigenvalues of E[(W A)^{l_1 - 1} W (W A)^{l_2}], and the lambda_j those of A, largest first.
+    Judged for all l_1 >= 1 and l_2 >= 0 with l_1 + l_2 <= 2L. L is at most 3: more loops are replaced by 3.
     """
     known = shape(loss)
     most, errors, bounds = 2 * _loops(known), [], []

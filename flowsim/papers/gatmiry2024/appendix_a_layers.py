@@ -139,7 +139,7 @@ def gaps_of_loss(drawn: DrawnLayers) -> tuple[Array, Array]:
     """For each context, the loss of the literal transformer minus the formula for it, and the size of the terms.
 
     The formula is |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|_F^2 + |sum_i u_i^T Sigma A_i prod_{j>i} (I - Sigma A_j)
-    S^{1/2}|^2.
+    S^{1/2}|^2, where S is the population covariance and Sigma the sample covariance.
     """
 
     def one(context: Array) -> tuple[Array, Array]:

@@ -30,7 +30,7 @@ _FEW_DIMENSIONS = 100.0
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The numbers of a problem on which the lemmas depend.
+    """What the lemmas need to know about a problem.
 
     **Fields:**
 
@@ -168,8 +168,7 @@ def census(power: int) -> dict[Cycles, int]:
 def cycles(power: int, nodes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> list[int]:
     """The cycle of each of k nodes, named by one node of the cycle.
 
-    **Arguments:** power: k; nodes: the node that contains each index; pairs: the pairs of indices, which join
-    nodes.
+    **Arguments:** power: k; nodes: the node that contains each index; pairs: the pairs of indices.
     """
     root = list(range(power))
     for i, j in pairs:

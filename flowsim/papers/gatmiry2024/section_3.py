@@ -1,6 +1,7 @@
 """gatmiry2024's sections 3.2 to 3.6: gradient descent on a prompt, Proposition 3.1, delta, and preconditioners.
 
-Judged on random prompts. One side is the literal attention or JAX's gradient, the other is the printed formula.
+Equations are judged on random prompts. One side is the literal attention or JAX's gradient, and the other side is
+the printed formula.
 """
 
 from collections.abc import Callable

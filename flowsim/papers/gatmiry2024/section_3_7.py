@@ -101,13 +101,15 @@ def _in_time(loss: setting.Loss, trajectory: Trajectory, level) -> Comparison:
 
 
 def time_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """Four values of t xi^{(L-1)/L}, where t is the time until the loss is at most xi, and the threshold on xi.
+    """The constants to report for the time t until the loss is at most xi.
+
+    All except the threshold are values of t xi^{(L-1)/L}.
 
     - printed: the value of the theorem.
     - corrected: the value with d, with the least eigenvalue of Sigma* and with the exponent that the proof loses.
     - seen: the largest value along the flow while the loss is at least the threshold.
     - limit: d^{(L-1)/L} / (4 L (L-1)), the limit for small xi at n = inf and Sigma* = I.
-    - threshold: 2 (4 delta)^{2L}.
+    - threshold: 2 (4 delta)^{2L}, the least xi of the theorem.
     """
     power, K, exponent = exponents(loss)
     d, L = loss.task.dimension, max(setting.loops(loss), 2)

@@ -81,8 +81,7 @@ def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """Return None for a loss of the setting `looped` that depends on the matrix A, otherwise the failing
-    hypothesis.
+    """Return None if a `looped` loss is a function of the matrix A, otherwise the hypothesis that fails.
 
     A loss that is a function of the eigenvalues of A alone is not accepted.
     """
@@ -195,10 +194,11 @@ def deviation(loss: Loss, models: PyTree) -> Series:
 def drawn(loss: Loss) -> PyTree:
     """130 stacked models A = A_opt^{1/2} (I + r D) A_opt^{1/2}: 26 numbers r for each of 5 matrices D.
 
-    Half of the r are positive and half negative; |r| runs from 1e-4 to 100. The eigenvalues of D are all 1 in the
-    first D, one 1 and otherwise 0 in the second, 1 and 0 in turn in the third, and random numbers in [-1, 1] in the
-    last two. For a loss of matrices the eigenvectors of D are random. For a loss of eigenvalues they are the
-    eigenvectors of Sigma*, and D has one eigenvalue for each entry of `covariance_eigenvalues`.
+    Half of the r are positive and half negative; |r| runs from 1e-4 to 100. The eigenvalues of the first D are all
+    1. The second D has one eigenvalue 1 and otherwise 0, the third alternates between 1 and 0, and the last two
+    have random eigenvalues in [-1, 1]. For a loss of matrices the eigenvectors of D are random. For a loss of
+    eigenvalues they are the eigenvectors of Sigma*, and D has one eigenvalue for each entry of
+    `covariance_eigenvalues`.
     """
     r = covariance_eigenvalues(loss).size
     rng = np.random.default_rng(0)
@@ -240,8 +240,8 @@ def everywhere(loss: Loss, trajectory: Trajectory) -> Points:
 def compared(comparison: Comparison, points: Points) -> Comparison:
     """Adapt a comparison to the rounding errors of the loss at the points.
 
-    Multiplies the scale of the comparison by the conditioning of each point. Nothing is promised where the relative
-    rounding error of the loss is 10^-6 or more.
+    The scale of the comparison is multiplied by the conditioning at each point. Nothing is promised where the
+    relative rounding error of the loss is 10^-6 or more.
     """
     known = points.conditioning * _EPSILON < 10.0**-_FEWEST_DIGITS
     moved = comparison.promised & known, comparison.scale * points.conditioning
