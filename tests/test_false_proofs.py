@@ -199,6 +199,28 @@ def test_an_equality_of_what_is_not_defined_is_not_proved(function):
     alike = lambda read: lambda flow: flowsim.equal(function(read(flow)) + 0 * flow.t, function(read(flow)), 1.0)
     assert not is_proved(alike(lambda flow: flow.models[:, 0] - 0.25), 0.0, start=[1.0])
     assert is_proved(alike(lambda flow: jnp.sum(flow.models**2, axis=1) + 0.25), 0.0, start=[1.0])
+    assert is_proved(alike(lambda flow: jnp.maximum(flow.models[:, 0] - 0.25, 0.125)), 0.0, start=[1.0])
+    assert is_proved(alike(lambda flow: jnp.abs(flow.models[:, 0] - 0.25) + 0.5), 0.0, start=[1.0])
+    assert not is_proved(alike(lambda flow: jnp.maximum(flow.models[:, 0] - 0.25, -0.125)), 0.0, start=[1.0])
+    assert not is_proved(alike(lambda flow: jnp.minimum(flow.models[:, 0] - 0.25, 0.5)), 0.0, start=[1.0])
+
+
+def test_a_number_of_a_claim_that_was_rounded_is_not_told_apart_from_the_limit():
+    """The float64 next to 1/3 is below it. That of a loss is the same number in a claim."""
+    third = flowsim.FunctionLoss(lambda w: (3 * w[0] - 1) ** 2 / 2, minimum=0.0)
+    rounded = flowsim.FunctionLoss(lambda w: (w[0] - 1 / 3) ** 2 / 2, minimum=0.0)
+
+    def shown(loss, bound, **how):
+        claim = flowsim.claim("mine.statement", "a test", statement="a statement")
+        compare = claim(lambda flow: flowsim.at_most(flow.models[:, 0], bound))
+        try:
+            return check(flowsim.certify(compare, loss, jnp.zeros(1), t1=6.0, **how))
+        except OpenError:
+            return "open"
+
+    assert shown(third, 1 / 3, refutes=True) == shown(third, 1 / 3 + 1e-15, refutes=True) == "open"
+    assert "refuted" in shown(third, 1 / 3 - 1e-9, refutes=True)
+    assert "proved" in shown(rounded, 1 / 3)
 
 
 def test_a_matrix_that_is_not_positive_definite_has_no_factor_at_all():

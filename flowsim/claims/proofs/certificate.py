@@ -21,7 +21,7 @@ from flowsim._core.types import Document
 from flowsim.claims.claim import Claim, Comparison, Sides
 from flowsim.claims.proofs import checker, ending, identities
 from flowsim.claims.proofs.ball import with_the_end
-from flowsim.claims.proofs.domain import Domain, as_decimals, compared, numbers_of, rebuilt, refuse_sampled
+from flowsim.claims.proofs.domain import Domain, as_decimals, compared, numbers_of_problem, rebuilt, refuse_sampled
 from flowsim.claims.proofs.path import PRECISION, FollowedFlow, OpenError
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
@@ -40,12 +40,15 @@ _REFUSED = checker.RefusedError, identities.RefusedError
 
 
 class _Problem(NamedTuple):
-    """A loss, the start of its flow, how the weights may move, and the program of a start that is computed."""
+    """A loss, the start of its flow, how the weights may move, the program of a start that is computed, and the numbers
+    that are exact.
+    """
 
     loss: AbstractPopulationLoss
     start: PyTree
     domain: Domain
     exact: dict[str, Document]
+    given: frozenset[float]
 
     @property
     def weights(self) -> np.ndarray:
@@ -98,7 +101,8 @@ def certify(
     if missing := [one.name for one in ([foreign] if foreign else claim.hypotheses(loss, start)) if not one.met]:
         raise OpenError(f"it says nothing of this problem: not met: {'; '.join(missing)}")
     exact = {"start": followed.of_start} if followed and claim.along_flow else {}
-    where = _Problem(loss, start, Domain(loss, start), exact)
+    domain = Domain(loss, start)
+    where = _Problem(loss, start, domain, exact, numbers_of_problem(loss, start, domain))
     in_the_limit = claim.along_flow and _is_of_the_limit(claim, where)
     sides, is_equality = _sides(claim, where, refutes, in_the_limit)
     followed = followed or FollowedFlow(loss, start) if claim.along_flow else None
@@ -242,7 +246,7 @@ def _sides(claim: Claim, problem: _Problem, refutes: bool, in_the_limit: bool) -
             ours = jax.tree.map(lambda side: side[rows], traced(**given))
             return _slack(ours, identity[rows], allows=refutes)
 
-        return program(slack, given=numbers_of(problem.loss), **inputs), bool(np.all(identity[rows]))
+        return program(slack, given=problem.given, **inputs), bool(np.all(identity[rows]))
     except UndecidedError as error:
         raise OpenError(str(error)) from error
     except jax.errors.JAXTypeError as error:
@@ -307,7 +311,7 @@ def _check_unread(
     points = [[arb(float(x)) for x in problem.domain.near(rng, share)] for share in (0.0, 1 / 8, 1 / 8)]
     others = [x + far for point in points[1:] for x in point]
     try:
-        wider, statement = program(slack, given=numbers_of(problem.loss), **inputs), checker.Statement(certificate)
+        wider, statement = program(slack, given=problem.given, **inputs), checker.Statement(certificate)
         with flint.ctx.workprec(PRECISION):
             for weights in points:
                 t, given = arb(rng.uniform()), {"start": statement.start, "weights": weights}

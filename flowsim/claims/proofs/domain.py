@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import equinox as eqx
@@ -173,6 +174,22 @@ def numbers_of(loss: AbstractPopulationLoss) -> frozenset[float] | None:
     tasks = filter(is_task, jax.tree.leaves(loss, is_leaf=is_task))
     leaves = jax.tree.leaves(eqx.filter(list(tasks), eqx.is_inexact_array))
     return frozenset(float(x) for leaf in leaves for x in np.ravel(leaf))
+
+
+def numbers_of_problem(loss: AbstractPopulationLoss, start: PyTree, domain: Domain) -> frozenset[float]:
+    """Return the numbers that are exact in the sides of a claim: those of the tasks of a loss or, if the loss computes
+    no numbers, all numbers that occur in it, and the weights of the start.
+
+    Python may have rounded any other number of a claim, such as 1/3.
+    """
+    if (found := numbers_of(loss)) is not None:
+        return found
+    try:
+        operations = program(lambda weights: rebuilt(loss, start)(weights), weights=domain.shapes)["operations"]
+    except UndecidedError:  # by what certificates cannot express; a claim that does not read the loss does not need it
+        operations = []
+    texts = [text for name, _, numbers in operations if name == "number" for text in numbers]
+    return frozenset(map(float, [*map(Fraction, texts), *ravel_pytree(start)[0]]))
 
 
 def as_decimals(start: PyTree) -> Document:

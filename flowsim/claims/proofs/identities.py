@@ -8,9 +8,9 @@ number times such roots. With f = -grad L, the checker shows for each slack s(t,
 1. ds/dt + <f, grad s> is the polynomial zero, so that s is constant along the flow x' = f(x);
 2. s is zero at the start.
 
-What a logarithm, a root or a quotient is taken of is a number, or a sum of squares, which contains a positive number
-unless it is of a root. Weights that are zero at the start, and whose f is zero wherever they are, stay zero, and are
-taken as zero. What is zero times anything, or less itself, is zero.
+The argument of a root is a number, or a sum of squares and of values that are never negative; that of a logarithm and
+the divisor of a quotient contain a positive number, too. Weights that are zero at the start, and whose f is zero
+wherever they are, stay zero, and are taken as zero. What is zero times anything, or less itself, is zero.
 """
 
 import functools
@@ -94,13 +94,38 @@ class Polynomials:
         """Whether a number is a positive rational number times square roots of positive numbers."""
         return len(p) == 1 and p.leading_coefficient() > 0 and self.names_of(p) <= {str(root) for root, _ in self.roots}
 
-    def is_sum_of_squares(self, p):
-        """Whether a polynomial has even powers alone, but those of square roots, and positive coefficients."""
-        roots = {str(root) for root, _ in self.roots}
-        even = (
-            k % 2 == 0 or name in roots for powers in p.monoms() for k, name in zip(powers, self.names, strict=True)
-        )
+    def is_never_negative(self, p):
+        """Whether a polynomial has positive coefficients and, except of values that are never negative, even powers."""
+        powers = (power for monomial in p.monoms() for power in zip(monomial, self.names, strict=True))
+        even = (k % 2 == 0 or self._is_never_negative(name) for k, name in powers)
         return all(even) and all(c > 0 for c in p.coeffs())
+
+    def _is_never_negative(self, name):
+        """Whether an unknown is a positive number that was rounded, a root, an exponential, an absolute value, or a
+        maximum with what is never negative."""
+        kind, given = self.meaning.get(name, ("", ()))
+        if kind == "near":
+            return self._is_near_a_positive_number(given)
+        if kind != "select":
+            return kind in ("sqrt", "exp")
+        which, yes, no = given
+        condition, sides = self.meaning.get(str(which), ("", ()))
+        if condition != "above" or sides[0] != yes or not self.is_never_negative(sides[1]):
+            return False
+        return self.is_never_negative(no) or (sides[1] == 0 and no == -yes)
+
+    def _is_near_a_positive_number(self, given):
+        _, k, _, *texts = given
+        return Fraction(texts[k]) > 0
+
+    def is_above_zero(self, p):
+        """Whether a polynomial that is never negative contains a positive number, or is a maximum with one."""
+        kind, given = self.meaning.get(str(p), ("", ()))
+        if kind == "near":
+            return self._is_near_a_positive_number(given)
+        if kind == "select":
+            return self._is_never_negative(str(p)) and self.is_above_zero(given[2])
+        return self.is_never_negative(p) and p.compose(*[self.zero] * len(self.names)) != 0
 
     def root(self, x):
         """The square root of a number: a rational number times earlier roots, or a new unknown."""
@@ -251,8 +276,7 @@ def check(certificate):
     if not slacks or len(start) != ring.n:
         raise RefusedError("it has no sides, or another number of weights")
     for name, p in ring.taken:
-        constant = p.compose(*[ring.zero] * len(ring.names))
-        if not ring.is_sum_of_squares(p) or (name != "sqrt" and constant == 0):
+        if not (ring.is_never_negative(p) if name == "sqrt" else ring.is_above_zero(p)):
             raise RefusedError(f"it is not shown where the operation {name} is defined")
     for slack in map(ring.reduced, slacks):
         at_start = ring.within(slack, start, ring.zero)
