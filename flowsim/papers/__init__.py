@@ -90,8 +90,8 @@ def constants_of(problem: Problem) -> dict[str, float]:
 def limits_of(problem: Problem) -> dict[str, Array]:
     """The predicted limits of the weights, by name.
 
-    If no paper predicts the flow: the weights of the model of least known loss, and the matrices that it
-    represents.
+    If no paper predicts the flow, these are the weights of the model with the least known loss, and the matrices
+    that this model represents.
     """
     predicted = predictions_of(problem)
     if predicted is not None:

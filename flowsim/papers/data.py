@@ -48,8 +48,8 @@ _IN_WORDS = {
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is wrong with a statement.
 
-    weight: the kind of fault. rests: the ids of the statements whose printed argument uses the faulty one. extraction:
-    whether the fault may come from the extraction of the text from the PDF, and not from the paper.
+    weight: the kind of fault. rests: the ids of the statements whose printed argument uses the faulty statement.
+    extraction: whether the fault may come from the extraction of the text from the PDF, and not from the paper.
     """
 
     weight: Weight
@@ -67,9 +67,9 @@ def fault_of(verdict: Verdict) -> Fault | None:
 
 @functools.cache
 def faults_of(paper: str) -> dict[str, Fault]:
-    """The faults of those printed statements of a paper that are known to be violated, by id.
+    """The faults of a paper's printed statements that are known to be violated, by the statement's id.
 
-    Empty if the paper has no such file.
+    They are read from the paper's ``faults.toml``. The dictionary is empty if that file does not exist.
     """
     file = _PAPERS / paper / "faults.toml"
     return msgspec.toml.decode(file.read_bytes(), type=dict[str, Fault]) if paper and file.is_file() else {}

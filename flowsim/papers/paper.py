@@ -20,8 +20,8 @@ from flowsim.problem.architecture import Curve, Series
 class Rate:
     """A rate of exponential decay of the excess L - min L, as a paper states it.
 
-    value: the rate, which is not positive if the paper promises no decay. symbol: the paper's letter for the rate,
-    in TeX. source: where the paper states it.
+    value: the rate, positive only if the paper guarantees a decay. symbol: the paper's letter for the rate, in TeX.
+    source: where the paper states it.
     """
 
     value: float
@@ -31,10 +31,11 @@ class Rate:
 
 @dataclasses.dataclass(frozen=True)
 class ScaleBound:
-    """The scale of a start, and the bound below which the paper promises a rate of decay.
+    """The scale of a start, and the bound below which the paper guarantees a rate of decay.
 
-    condition: the condition in words and TeX, without the value of the bound. rates: a function of scales that
-    gives, for each one, the rate promised for the same start at this scale.
+    condition: the condition in words and TeX, without the value of the bound. rates: a function of an array of
+    scales. For each scale it returns the rate of decay that the paper guarantees for the start rescaled to this
+    scale.
     """
 
     scale: float
@@ -63,15 +64,15 @@ class Predictions:
     - constants: the values of the paper's constants, by name.
     - limits, limit: the limits of the weights, by name, and the model in the limit.
     - excess: the excess L - min L at the start.
-    - rate: the promised rate of decay of the excess.
+    - rate: the rate of decay of the excess that the paper guarantees.
     - local_rate: the rate of decay of the excess near the limit.
     - scale_bound: the bound on the scale of the start.
     - facts: the numbers predicted from the start, each under a label that names its equation.
     - promised: the bounds, rates and limits in `facts` as text for a page, each under a label.
-    - curves: the figures that compare a run with the predictions, by name. They take the model of least known loss
-      as the limit.
+    - curves: the figures that compare a run with the predictions, by name. In these figures the limit is the model
+      with the least known loss.
     - captions: the captions of the other figures of a run, by name.
-    - prompt_lengths: a function of a risk that gives the prompt lengths sufficient for it.
+    - prompt_lengths: a function that maps a risk to the prompt lengths that suffice for this risk.
     """
 
     paper: str
@@ -92,7 +93,7 @@ class Predictions:
     prompt_lengths: Callable[[float], PromptLengths] | None
 
     def guaranteed_time(self, epsilon: float) -> float:
-        """The time after which the promised rate brings the excess to at most epsilon, log(excess/epsilon)/rate.
+        """The time after which the excess is at most epsilon at the guaranteed rate: log(excess/epsilon)/rate.
 
         It is zero if the excess at the start is already at most epsilon, and infinite if the rate is not positive.
 
@@ -113,10 +114,10 @@ class Paper:
     - models: the classes of models that the paper covers.
     - claims: the paper's statements, printed and corrected.
     - predictions: a function of a problem that gives the predictions for its flow, or None.
-    - mapped: the claims that every sweep judges, by the name of their margins in a map. Claims under one name are
-      about different losses.
-    - columns: (loss, trajectory) -> scalars to add to a map, by name. It is pure JAX, with the same names for any
-      loss.
+    - mapped: the claims that every sweep judges, grouped by the name that their margins have in a map. Claims under
+      one name are about different losses.
+    - columns: a function of a loss and a trajectory that returns scalars to add to a map, by name. It is pure JAX,
+      and returns the same names for every loss.
     - out_of_reach: the statements without a claim, and why they have none, in lines of Markdown.
     """
 

@@ -31,13 +31,13 @@ from flowsim.papers.ahn2023.settings import LAYERS, anisotropic, several_layers,
 def _symmetric_layers(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
     """The hypotheses of Theorem 3, and that every A_i is symmetric.
 
-    Without symmetry the display would have to transpose the A_i.
+    Without symmetry the paper's formula would need the transposes of the A_i.
     """
     return [*two_isotropic_layers(loss, start), agrees("symmetric A_i", float(loss.symmetric), 1.0)]
 
 
 def _factored(drawn: prompts.Drawn) -> tuple[prompts.Columns, Scalar]:
-    """The columns of X_0 prod_i (I + M X_0^T A_i X_0), and the layers' squared error for the query.
+    """The matrix X_0 prod_i (I + M X_0^T A_i X_0), and the squared error of the layers at the query.
 
     The squared error is averaged over w ~ N(0, I). The error is linear in w, so the mean of its square is the sum
     of its squares at the unit vectors.
@@ -294,7 +294,7 @@ def multiples(loss: Loss) -> Float[Array, "1 d d"]:
 
 
 def _permuted(loss: Loss, matrices: Float[Array, "n k d d"]) -> Float[Array, "n orders"]:
-    """The loss in each order of the layers, (n, k!). The first column has the given order."""
+    """The loss at n points with the k layers in every order, (n, k!), that of ``matrices`` first."""
     orders = itertools.permutations(range(loss.layers))
     return jnp.stack([losses_at(loss, matrices[:, jnp.array(order)]) for order in orders], axis=1)
 

@@ -153,7 +153,7 @@ def _traces(loss: Loss | MonteCarloLoss, found: Slopes) -> tuple[Float[Array, "n
 
 
 def _decrease(loss: Loss | MonteCarloLoss, found: Slopes, step_of_B: Float[Array, "d d"]) -> tuple[Array, Array]:
-    """The derivative d/dt f along a flow, and the sum of squared norms in (14), from the gradients ``found``.
+    """The derivative d/dt f along a flow, and the sum of squared norms in (14). ``found`` gives the gradients.
 
     The flow is dA_i/dt = -tr(Sigma^{1/2} grad_{A_i} Sigma^{1/2}) Sigma^-1 and dB_i/dt = -tr(grad_{B_i}) step_of_B.
     """
@@ -347,10 +347,10 @@ def eq_38_corrected(drawn: prompts.Drawn) -> tuple[Array, Array]:
 
 
 def _turns(function: Callable[[prompts.Drawn, prompts.Columns], Array], weights: str) -> Callable[[Loss], Comparison]:
-    """Returns a comparison of a function at U_Sigma X_0 with the function at X_0, on random prompts.
+    """Make the statement that relates ``function`` at U_Sigma X_0 to ``function`` at X_0, on random prompts.
 
-    If ``weights`` is empty, it compares the values of the function: see `prompts.turned`. If ``weights`` is "A" or
-    "B", it compares the derivatives of the function along random steps of the A_j or B_j: see
+    If ``weights`` is empty, the statement is about the values of the function: see `prompts.turned`. If ``weights``
+    is "A" or "B", it is about the derivatives of the function along random steps of the A_j or B_j: see
     `prompts.turned_slopes`.
     """
 

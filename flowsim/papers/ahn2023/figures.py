@@ -32,11 +32,11 @@ _UNSURE = 1e-9  # relative to the largest curvature
 def way_to_go(loss: Loss, trajectory: Trajectory) -> Float[Array, ""]:
     """A proved bound on the length of the path of A after the end of a flow; infinite if none is found.
 
-    It is the smaller of `Trajectory.way_to_go` and a bound from the Hessian at the end of the flow. In A'_i =
-    Sigma^{1/2} A_i Sigma^{1/2} the loss is f = E |R|_F^2 with R = prod_i (I - W A'_i), where W is the whitened
-    sample covariance. Suppose that the Hessian is at least mu in a ball of radius r > |grad f|/mu around the end.
-    Then |grad f| falls at least as fast as e^{-mu t}, the flow stays in the ball, and its path is no longer than
-    |grad f|/mu. `third_derivative` bounds the change of the Hessian in the ball.
+    It is the smaller of `Trajectory.way_to_go` and a bound from the Hessian at the end of the flow. As a function
+    of the A'_i = Sigma^{1/2} A_i Sigma^{1/2} the loss is f = E |R|_F^2 with R = prod_i (I - W A'_i), where W is the
+    whitened sample covariance. Suppose that the Hessian is at least mu in a ball of radius r > |grad f|/mu around
+    the end. Then |grad f| falls at least as fast as e^{-mu t}, the flow stays in the ball, and its path is no
+    longer than |grad f|/mu. `third_derivative` bounds the change of the Hessian in the ball.
     """
     end, variances = trajectory.end.A, jnp.linalg.eigvalsh(loss.task.covariance)
     primed, smallest, largest = loss.root @ end @ loss.root, variances[0], variances[-1]
@@ -62,7 +62,7 @@ def third_derivative(loss: Loss, a: Float[Array, ""]) -> Float[Array, ""]:
 
     |f'''| <= 2 (d^{1/2} c_3 + 3 c_2 c_1) E w^3 q^{2k-3},
 
-    and w^3 q^{2k-3} <= a^{-3} tr (I + a W)^{2k} for a >= max_i |A'_i|. The mean E tr (I + a W)^{2k} is the loss at
+    and w^3 q^{2k-3} <= a^{-3} tr (I + a W)^{2k} for a >= max_i |A'_i|. The mean of tr (I + a W)^{2k} is the loss at
     A'_i = -a I.
     """
     k, d = loss.layers, loss.task.dimension

@@ -88,7 +88,7 @@ def losses_at(loss: Loss, matrices: Float[Array, "n k d d"]) -> Float[Array, " n
 
 @eqx.filter_jit
 def gradients(loss: Loss, points: Float[Array, "n k"]) -> Float[Array, "n k d d"]:
-    """The gradient of the loss over all matrices A_i, at n points of S. ``points`` has the a_i of each."""
+    """The gradient of the loss over all matrices A_i, at n points of S; ``points`` has their a_i."""
     return jax.lax.map(lambda a: loss.gradient(on_the_set(loss, a)).A, points)
 
 
@@ -105,7 +105,7 @@ def hessian_on_the_space(loss: Loss, primed: Layers) -> Float[Array, "weights we
 
 @eqx.filter_jit
 def cancellation(loss: Loss) -> Scalar:
-    """The factor by which cancellation magnifies rounding errors of the loss, at the worst of `drawn_scalars`.
+    """The largest factor by which cancellation magnifies rounding errors of the loss, over `drawn_scalars`.
 
     The loss is a sum of terms larger than itself, each rounded k d times.
     """

@@ -200,7 +200,8 @@ def turned_slopes(drawn: Drawn, function: Callable[[Drawn, Columns], Array], nam
 
     Both sides are stacked over the layers j. If ``name`` is "A", the left side is U_Sigma^-1 times the derivative
     at U_Sigma X_0 along a random step R_j of A_j. The right side is the derivative at X_0 along U_Sigma^T R_j
-    U_Sigma. If ``name`` is "B", the steps are S_j of B_j on the left, and U_Sigma^-1 S_j U_Sigma on the right.
+    U_Sigma. If ``name`` is "B", the left side uses a random step S_j of B_j, and the right side the step U_Sigma^-1
+    S_j U_Sigma.
     """
     (turn, back), X, point = _turns(drawn), inputs_of(drawn), nearest_on_the_set(drawn)
     steps = getattr(drawn, name)

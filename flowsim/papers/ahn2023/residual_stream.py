@@ -90,7 +90,7 @@ class Minima(NamedTuple):
     **Fields:**
 
     - values: the loss at each point.
-    - points: the scalars.
+    - points: the scalars a and b of each point.
     - proper: (n,) whether the gradient is zero and the Hessian positive definite.
     """
 
@@ -208,7 +208,7 @@ def _slopes(root: Array, chunks: tuple[Array, Array], models: tuple[Array, Array
 
 
 def _chunks(cubature: Cubature) -> tuple[Array, Array]:
-    """The cubature in chunks of equal size. Points of weight zero fill the last one."""
+    """The cubature in chunks of equal size. Points of weight zero fill the last chunk."""
     points = cubature.weights.size
     size = min(points, _CHUNK)
     pad = -points % size
@@ -228,9 +228,9 @@ def slopes(loss: Loss, points: Points) -> Slopes:
 
 
 def where_known(compare: Callable[[Loss], Comparison]) -> Callable[[Loss], Comparison]:
-    """Wraps a comparison of the gradients of `slopes`. Where `within_reach` does not hold, it becomes 0 = 0.
+    """Wraps a comparison of the gradients of `slopes`, which becomes 0 = 0 where `within_reach` does not hold.
 
-    Elsewhere it gets an allowance for the rounding errors of the cubature.
+    Elsewhere the comparison gets an allowance for the rounding errors of the cubature.
     """
 
     @functools.wraps(compare)

@@ -83,10 +83,11 @@ def with_square(task: Task) -> Comparison:
 
 
 def _reaches(task: Task, count: int) -> Comparison:
-    """The statement that two parts of P and Q give the same predictions as all of P and Q, on 16 random prompts.
+    """The statement that some entries of P and Q suffice for the prediction. Judged on 16 random prompts.
 
-    The first part is the last row of P and the first ``count`` columns of Q. The second part is P without its first
-    ``count`` rows, and Q without its last column.
+    The predictions with all of P and Q are compared with two others, for which the remaining entries are set to
+    zero. The first one keeps the last row of P and the first ``count`` columns of Q. The second one keeps all rows
+    of P but the first ``count``, and all columns of Q but the last.
     """
     d, prompts = task.dimension, prompts_of(task)
     P, Q = np.random.default_rng(1).standard_normal((2, d + 1, d + 1))

@@ -46,7 +46,7 @@ from flowsim.papers.ahn2023.settings import LAYERS, several_layers, two_isotropi
 def _descents(drawn: prompts.Drawn, *, own: bool) -> Float[Array, "layers d"]:
     """The iterates w_1, .., w_k of w_{i+1} = w_i + A_i grad R(w_i) from w_0 = 0, with R = R_{w*} of (10).
 
-    With ``own`` R is R_{w_i}, as (11) is printed.
+    If ``own`` is true, R is R_{w_i} instead, as in the printed (11).
     """
     w, steps = jnp.zeros_like(drawn.weight), []
     for A in drawn.A:

@@ -26,8 +26,8 @@ def epsilons(loss: setting.Loss, losses: Series) -> tuple[Series, Bool[Array, " 
     """For each loss, the largest epsilon that Lemma A.10 allows, and whether the lemma applies with this epsilon.
 
     The lemma allows epsilon <= 1 with epsilon^{2L} + d delta^{2L} (epsilon + 2)^{2L} <= loss. It applies if epsilon
-    is at least 8 delta d^{3/(4L)}, and is taken not to apply if epsilon is below 10^-29.3, near the end of the
-    search.
+    is at least 8 delta d^{3/(4L)}. If epsilon is below 10^-29.3, near the lower end of the range that is searched,
+    the lemma is taken not to apply.
     """
     power, noise = 2 * setting.loops(loss), loss.task.dimension * setting.delta_power(loss)
     epsilon, _ = setting.crossing(lambda e: e**power + noise * (e + 2.0) ** power, losses, 0.0)
@@ -95,7 +95,7 @@ def epsilon_dominance_with_dimension(loss: setting.Loss, flow: Trajectory) -> Co
 
 
 class _Spread(NamedTuple):
-    """What is computed at each of the T random A of `setting.drawn`.
+    """Quantities computed at each of the T random A of `setting.drawn`.
 
     Let lambda_i be the eigenvalues of A^{1/2} Sigma* A^{1/2}, with lambda_1 the largest.
 
@@ -275,7 +275,7 @@ def appendix_dominance_with_dimension(loss: setting.Loss, flow: Trajectory) -> C
 def _restated(loss: setting.Loss, factor: ArrayLike) -> Comparison:
     """The statement |grad loss|^2 >= factor epsilon^{4L-2}/4 at random A, where 2 epsilon^{2L} is the loss of A.
 
-    Nothing is promised unless epsilon > 4 delta.
+    The theorem makes no statement unless epsilon > 4 delta.
     """
     points = setting.at_points(loss, setting.drawn(loss))
     epsilon = (points.loss / 2) ** (1 / (2 * setting.loops(loss)))
@@ -316,7 +316,7 @@ short_of_half = setting.condition(
 def _step(loss: setting.Loss, least: Scalar) -> Comparison:
     """The statement epsilon^{2L}/(d delta^{2L} (epsilon + 2)^{2L}) >= 1 for five numbers epsilon above ``least``.
 
-    At n = inf nothing is promised.
+    No statement is made at n = inf.
     """
     epsilon, power = least * jnp.asarray(_FACTORS), 2 * setting.loops(loss)
     known = jnp.isfinite(loss.task.context_length)

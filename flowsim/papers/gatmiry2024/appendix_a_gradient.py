@@ -44,7 +44,7 @@ class Spectrum:
 
 
 def _spectra(dimension: int) -> list[Spectrum]:
-    """Three spectra of A: of I, of an A with eigenvalues 3/2 and 1/2, and of an A with eigenvalues 4 and 1/10.
+    """The spectra of three matrices A: I, one with eigenvalues 3/2 and 1/2, and one with eigenvalues 4 and 1/10.
 
     The smaller eigenvalue has multiplicity d/2, rounded down.
     """

@@ -154,13 +154,16 @@ def gaps_of_loss(drawn: DrawnLayers) -> tuple[Array, Array]:
 
 
 def repeated(drawn: DrawnLayers, loops: int, bias: float) -> DrawnLayers:
-    """Repeat the only layer of ``drawn`` ``loops`` times, with A' A'^T for A' and ``bias`` u' for u'."""
+    """Repeat the only layer of ``drawn``, after A' is replaced by A' A'^T, and u' by ``bias`` u'.
+
+    **Arguments:** loops: the number of layers of the result; bias: a number.
+    """
     A = jnp.repeat(positive(drawn.A), loops, axis=0)
     return DrawnLayers(drawn.root, drawn.inverse_root, drawn.contexts, A, bias * jnp.repeat(drawn.u, loops, axis=0))
 
 
 def positive(A: Layers) -> Layers:
-    """A A^T for each A. A A^T is positive definite, so that it has a root."""
+    """A A^T for each matrix A. Unlike A itself, A A^T is positive definite, so that it has a root."""
     return A @ jnp.swapaxes(A, 1, 2)
 
 
@@ -169,8 +172,8 @@ def both_expectations(
 ) -> tuple[Array, Array, Array]:
     """The values of two expectations at each of k sets of matrices.
 
-    **Arguments:** left, right: the expectations; task: with the n and d of both; matrices: the k matrices that
-    replace each letter.
+    **Arguments:** left, right: the expectations; task: gives n and d; matrices: for each letter, the k matrices
+    that replace the letter.
 
     **Returns:** the k values of each expectation, and a bound on the size of the terms in each sum.
     """
@@ -209,7 +212,8 @@ _SIGN = (
 def _gaps_of_rows(drawn: DrawnLayers, sign: float, query: bool) -> tuple[Array, Array]:
     """How far (12) or (13) is from the labels of the literal transformer.
 
-    (13) is (12) for the column x_q, except that the literal label of the query starts at 0 instead of w^T x_q.
+    Equation (13) is (12) for the column x_q, except that the literal label of the query starts at 0 instead of w^T
+    x_q.
 
     **Arguments:** sign: what multiplies the sum over u, 1 as printed or -1; query: whether to judge (13), not (12).
 
@@ -235,7 +239,7 @@ def _gaps_of_rows(drawn: DrawnLayers, sign: float, query: bool) -> tuple[Array, 
 
 
 def _literal_rows(loss: LoopedLoss, sign: float, *, query: bool) -> Comparison:
-    """The statement that the literal transformer satisfies (12), or with ``query`` that it satisfies (13).
+    """The statement that the literal transformer satisfies (12), or (13) if ``query`` is true.
 
     ``sign`` multiplies the sum over u.
     """

@@ -54,7 +54,8 @@ moments.given_long_contexts(moment_controls_first_order, ON_LONG_LENGTHS, _NO_DE
 def _over_pairings(length: int, power: int, trace: Callable, weight: Callable) -> Fraction:
     """The sum over all pairings p of n^{C(G_p) - k} weight(|c*|) prod_{c != c*} trace(|c|).
 
-    c runs over the cycles of G'_p, and c* is the cycle that contains the node (1, 2k). |c| is the size of c.
+    Here c runs over the cycles of G'_p, c* is the cycle that contains the node (1, 2k), and |c| is the size of c.
+    C(G_p) is the number of cycles of G_p. `shapes` defines both graphs.
 
     **Arguments:** length: n; power: k; trace, weight: functions of the size of a cycle.
     """
@@ -99,8 +100,8 @@ def pairing_formula(loss: Loss) -> Comparison:
 def _proof_of_moments(loss: Loss, printed: bool) -> Comparison:
     """The chain of inequalities in the proof of Lemma A.5, in rationals, for all j and all k <= min(2L, 6).
 
-    Each side is divided by n^k, and lambda_j^k is subtracted from it. Nothing is promised where two adjacent sides
-    are equal. With ``printed`` the chain contains the printed sum in which lambda_1 is replaced by lambda_j.
+    Each side is divided by n^k, and lambda_j^k is subtracted from it. No statement is made about two adjacent sides
+    that are equal. With ``printed`` the chain contains the printed sum in which lambda_1 is replaced by lambda_j.
     """
     known, links = moments.shape(loss), []
     first = known.eigenvalues[0]

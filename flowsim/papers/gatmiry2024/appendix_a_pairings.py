@@ -171,8 +171,8 @@ def _chains(loss: Loss, terms: Callable[[int, int, float], Sequence[float]]) -> 
     """The chain alpha <= first line of (20) <= .. <= 1 + 4kd/sqrt(n) for all k <= 2L.
 
     Here E W^k = alpha I, and 1 is subtracted from each side. terms(k, s, d/sqrt(n)) returns one number for each
-    line after the first. The line is the sum of its numbers over s = 1, .., k. Where alpha equals the first line,
-    that inequality is not promised.
+    line after the first. Each of these lines is the sum of its numbers over s = 1, .., k. If alpha equals the first
+    line, no statement is made about these two.
     """
     known, parts = moments.shape(loss), []
     d, n = known.dimension, known.finite_length

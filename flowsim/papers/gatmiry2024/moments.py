@@ -30,7 +30,7 @@ _FEW_DIMENSIONS = 100.0
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What the lemmas need to know about a problem.
+    """The numbers of a problem on which the lemmas depend.
 
     **Fields:**
 
@@ -58,7 +58,7 @@ class Shape:
 
     @property
     def finite_length(self) -> int:
-        """n as a whole number. The setting of a claim that reads it requires n to be finite."""
+        """n as a whole number. Only claims whose setting requires a finite n may use this property."""
         assert self.length is not None, "the setting of the claim"
         return self.length
 
@@ -255,7 +255,7 @@ def _bounded(bound: Bound, errors: Callable[..., Spectrum], spectra: Callable, s
     """Make the function that judges |error| <= bound(shape, k) (lambda_1 + shift)^k for a loss.
 
     The inequality is judged for all k <= 2L, at all eigenvalues of several spectra. lambda_1 is the largest
-    eigenvalue of a spectrum. At n = infinity both sides are zero and nothing is promised.
+    eigenvalue of a spectrum. At n = infinity both sides are zero, and no statement is made.
 
     **Arguments:** errors: `moment_errors` or `residual_errors`; spectra: maps a `Shape` to (eigenvalues,
     multiplicities) of each spectrum.

@@ -91,8 +91,8 @@ _READINGS = {"printed": (False, False), "mean_alone": (True, False), "norms_alon
 def error_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
     """The largest ratio of the error to the bound, over the prompts of (30) with zeta Sigma* <= Sigma_out.
 
-    One ratio is for the printed bound, one for each of the two corrections `mean` and `swapped` of `bounded` alone,
-    and one for both.
+    There are four ratios: for the printed bound, with the correction `mean` of `bounded` alone, with the correction
+    `swapped` alone, and with both corrections.
     """
     ratios = {}
     for name, (mean, swapped) in _READINGS.items():

@@ -103,9 +103,9 @@ def of_prompts(*, symmetric: bool):
 
 
 def conditioned(made: Callable[[LoopedLoss], Comparison]) -> Callable[[LoopedLoss], Comparison]:
-    """A decorator that multiplies the rounding errors of the comparison that a function returns.
+    """A decorator for a function that returns a comparison. It enlarges the allowance for rounding errors.
 
-    The factor is the largest condition number of X X^T among the 6 prompts.
+    The allowance is multiplied by the largest condition number of X X^T among the 6 prompts.
     """
 
     @takes_like(made)
@@ -154,7 +154,8 @@ def hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 def _contraction(loss: LoopedLoss, step: Callable[[Array], Array]) -> tuple[Array, Array]:
     """At each random prompt, |I - s H|_2 and the condition number of H, the Hessian of |X^T w - y|^2.
 
-    ``step`` maps the increasing eigenvalues of H, one row for each prompt, to the step size s of each prompt.
+    ``step`` maps the eigenvalues of H, in increasing order and one row for each prompt, to the step size s of each
+    prompt.
     """
     values = jax.vmap(lambda one: jnp.linalg.eigvalsh(_hessian(one)))(drawn(loss, True))
     return jnp.max(jnp.abs(1 - step(values)[:, None] * values), axis=1), values[:, -1] / values[:, 0]
@@ -334,7 +335,7 @@ def layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 
 
 def _deltas(loss: Loss, power: int) -> tuple[Array, Array]:
-    """The delta of the remark on Theorem 3.2, 4kd/sqrt(n), and the delta of Lemma A.7, which is its k-th root."""
+    """The delta 4kd/sqrt(n) of the remark on Theorem 3.2, and its k-th root, the delta of Lemma A.7."""
     remark = shape(loss).first_order(power)
     return jnp.asarray(remark), jnp.asarray(remark ** (1 / power))
 

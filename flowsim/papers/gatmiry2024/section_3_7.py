@@ -93,7 +93,7 @@ def _reached(loss: setting.Loss, t: Series, level) -> Series:
 def _in_time(loss: setting.Loss, trajectory: Trajectory, level) -> Comparison:
     """The statement that the loss at time t is at most the xi of `_reached`.
 
-    It is promised only where xi is below the loss at the start, because the loss never rises along a flow.
+    The statement is made only where xi is below the loss at the start, because the loss never rises along a flow.
     """
     xi = _reached(loss, trajectory.t, level)
     promised = xi < trajectory.loss[0]
@@ -106,7 +106,8 @@ def time_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Arra
     All except the threshold are values of t xi^{(L-1)/L}.
 
     - printed: the value of the theorem.
-    - corrected: the value with d, with the least eigenvalue of Sigma* and with the exponent that the proof loses.
+    - corrected: the value with d, with the least eigenvalue of Sigma*, and with the exponent that is lost in the
+      proof.
     - seen: the largest value along the flow while the loss is at least the threshold.
     - limit: d^{(L-1)/L} / (4 L (L-1)), the limit for small xi at n = inf and Sigma* = I.
     - threshold: 2 (4 delta)^{2L}, the least xi of the theorem.

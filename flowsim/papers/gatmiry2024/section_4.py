@@ -33,7 +33,7 @@ def _matrices(loss: LoopedLoss) -> dict[str, appendix_a_layers.Layers]:
 def gap_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
     """The largest value of 1 - printed/loss among the random A.
 
-    printed is the expression of Lemma 4.1 for the loss at u = 0.
+    Here ``printed`` is the expression of Lemma 4.1 for the loss at u = 0.
     """
     printed, true, _ = appendix_a_layers.both_expectations(*_sides(loss), _matrices(loss))
     return {"largest_share_below": jnp.max(1 - printed / true)}

@@ -37,7 +37,7 @@ _EPSILON = float(np.finfo(np.float64).eps)
 
 
 class Points(NamedTuple):
-    """What is computed at each of T matrices A.
+    """Quantities computed at each of T matrices A.
 
     **Fields:**
 
@@ -240,8 +240,8 @@ def everywhere(loss: Loss, trajectory: Trajectory) -> Points:
 def compared(comparison: Comparison, points: Points) -> Comparison:
     """Adapt a comparison to the rounding errors of the loss at the points.
 
-    The scale of the comparison is multiplied by the conditioning at each point. Nothing is promised where the
-    relative rounding error of the loss is 10^-6 or more.
+    The scale of the comparison is multiplied by the conditioning at each point. No statement is made at points
+    where the relative rounding error of the loss is 10^-6 or more.
     """
     known = points.conditioning * _EPSILON < 10.0**-_FEWEST_DIGITS
     moved = comparison.promised & known, comparison.scale * points.conditioning
@@ -261,7 +261,7 @@ def _from_identity(loss: Loss) -> Series:
 def minimum_below(loss: Loss) -> Comparison:
     """The statement that the minimum of the loss is at most d 4^L delta^{2L}.
 
-    At n = inf both sides are zero and nothing is promised.
+    At n = inf both sides are zero, and no statement is made.
     """
     bound = loss.task.dimension * 4.0 ** loops(loss) * delta_power(loss)
     return at_most(loss.minimum[None], bound[None], promised=jnp.isfinite(loss.task.context_length))
@@ -271,7 +271,8 @@ def minimum_below(loss: Loss) -> Comparison:
 def within(loss: Loss, factor: float) -> Comparison:
     """The statement (1 - e) Sigma*^-1 <= A_opt <= (1 + e) Sigma*^-1 with e = factor delta d^{1/(2L)}.
 
-    It is judged as |A_opt^{1/2} Sigma* A_opt^{1/2} - I|_2 <= e. At n = inf both sides are zero and nothing is promised.
+    It is judged as |A_opt^{1/2} Sigma* A_opt^{1/2} - I|_2 <= e. At n = inf both sides are zero, and no statement is
+    made.
     """
     bound = factor * delta(loss) * dimension_root(loss)
     return at_most(_from_identity(loss), bound[None], promised=jnp.isfinite(loss.task.context_length))
@@ -280,7 +281,7 @@ def within(loss: Loss, factor: float) -> Comparison:
 def bias_is_zero(loss: Loss) -> Comparison:
     """The statement u_opt = 0, judged as loss(A_opt, u) - loss(A_opt, 0) > 0 for unit vectors u and for random u.
 
-    Nothing is promised for a loss of eigenvalues, nor for L > 2, where the exact loss with u is slow to build. At
+    No statement is made for a loss of eigenvalues, nor for L > 2, where the exact loss with u is slow to build. At
     every L the difference of the losses is the mean of a square.
     """
     d = loss.task.dimension

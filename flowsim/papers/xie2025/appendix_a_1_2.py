@@ -74,7 +74,9 @@ def weighted_moments(risk: HeadRisk) -> Float[Array, "d rows rows"]:
 def derivative(risk: HeadRisk, N: Square, moment: Moment) -> Float[Array, "d rows rows"]:
     """The gradients of L_1, .., L_d at M_i = N, stacked: 2 (E[<G, N> G] - w*_i M - N_i).
 
-    M is that of (22), and the N_i are those of (25). ``moment`` gives E[<G, N> G].
+    Here L_i(N) = E(<G, N> - w-hat_i)^2, M is that of (22), and the N_i are those of (25).
+
+    **Arguments:** moment: the function that gives E[<G, N> G].
     """
     w = risk.prior_mean
     return 2 * (moment(risk, N)[None] - w[:, None, None] * mean_tokens(w)[None] - shared(w))
@@ -108,7 +110,7 @@ def same_slopes(
 ) -> Comparison:
     """The statement that the formula ``stated`` for grad L_i, i <= d, is the exact gradient, at 8 random N.
 
-    JAX computes the exact gradient from L_i in exact moments.
+    JAX computes the exact gradient by differentiation of L_i, which is evaluated from exact moments.
     """
     known, N, d = exact.moments(task).rounded, jnp.asarray(drawn(task.dimension)), task.dimension
     of_all = lambda N: jnp.stack([known.component(N, i) for i in range(d)])

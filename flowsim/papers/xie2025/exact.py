@@ -65,7 +65,10 @@ class Moments(eqx.Module):
 
     @property
     def centred(self) -> "Moments":
-        """The moments of G - E G and w-hat - w*. They are enough for a trained guess, because it absorbs the means."""
+        """The moments of G - E G and w-hat - w*.
+
+        They are enough for a trained guess, because this guess absorbs the means.
+        """
         mixed = self.mixed - self.prior_mean[:, None, None] * self.first
         second = self.second - self.first[:, :, None, None] * self.first
         return Moments(self.prior_mean * 0, self.first * 0, mixed, second)
@@ -133,7 +136,7 @@ def solved(known: Moments, right: Rationals) -> Rationals:
 
 
 def solution(known: Moments, w: ArrayLike) -> Rationals:
-    """The symmetric matrices of least risk with the guess w^T x_q: N_1, .., N_d, then M_{d+1} of a bias.
+    """Symmetric matrices of least risk: N_1, .., N_d for the guess w^T x_q, and last the M_{d+1} for a bias.
 
     N_i is the symmetric part of M_i + w_i M_{d+1}.
 
@@ -161,10 +164,10 @@ def least_with_trained_guess(known: Moments) -> flint.fmpq:
 def gradient(known: Moments, model: AnyHeads) -> AnyHeads:
     """The gradient of the risk in all weights of a model.
 
-    It is computed exactly in b, A and w, and then by the chain rule in float64. If JAX traces the model, all of it
-    is in float64. Let t_i be the coefficient of the query's coordinate i in the error, and a_i column i of a head's
-    A. Without a bias the derivatives are 2 sum_i E[t_i G (a_i + w_i a_{d+1})] for b, 2 E[t_i G b] for a_i, 2 sum_i
-    w_i E[t_i G b] for a_{d+1} and, for one head, 2 E[t_i (1 + b^T G a_{d+1})] for w_i.
+    It is computed exactly in b, A and w, and then by the chain rule in float64. If JAX traces the model, everything
+    is computed in float64. Let t_i be the coefficient of the query's coordinate i in the error, and a_i column i of
+    a head's A. Without a bias the derivatives are 2 sum_i E[t_i G (a_i + w_i a_{d+1})] for b, 2 E[t_i G b] for a_i,
+    2 sum_i w_i E[t_i G b] for a_{d+1} and, for one head, 2 E[t_i (1 + b^T G a_{d+1})] for w_i.
     """
     if _is_traced(model):
         return eqx.filter_grad(known.rounded)(model)

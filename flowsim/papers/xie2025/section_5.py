@@ -32,10 +32,11 @@ _SCALES = (0.0, 0.5, 1.0, 2.0, 10.0)
 
 
 def _risks_by_heads(task: LinearRegression) -> tuple[Float[Array, " H"], Bool[Array, ""]]:
-    """The least risks of 1, .., d + 1 heads with y_q = 0, and whether a check of them fails.
+    """The least risks of 1, .., d + 1 heads with y_q = 0, and whether one of two checks of these risks fails.
 
-    The check compares each least risk with the risk at the weights that attain it, by the closed form and by exact
-    moments. It also compares the least risks of d and d + 1 heads with the solution of the normal equations.
+    The first check compares each least risk with the risk at the weights that attain it, by the closed form and by
+    exact moments. The second check compares the least risks of d and d + 1 heads with the solution of the normal
+    equations.
     """
     d, bound = task.dimension, setting.least(task)
     found = jnp.stack([setting.reached(task, setting.zero_heads(d, H))[1] for H in range(1, d + 2)])
@@ -108,7 +109,9 @@ def best_descent_is_better(loss: MultiHeadLoss) -> Comparison:
 def _gap(
     loss: MultiHeadLoss, descent: setting.Descent, mean: np.ndarray, w: np.ndarray, bias: float = 0.0
 ) -> Comparison:
-    """The statement that the least risk of d + 1 heads is (|mean - w|^2 + bias^2) `HeadRisk.gap` above ``descent``.
+    """The statement that the least risk of d + 1 heads is above the risk of gradient descent, and by how much.
+
+    The difference is (|mean - w|^2 + bias^2) times `HeadRisk.gap`.
 
     The prior mean of the task is ``mean``. Its covariance and context length are those of the task of ``loss``.
 
@@ -255,7 +258,8 @@ def _scale(loss: MultiHeadLoss) -> Scalar:
 def _still_to_fall(loss: MultiHeadLoss, trajectory: Trajectory) -> Float[Array, "1"]:
     """A bound on the fall of the risk from the end of a flow to its limit.
 
-    It is the excess risk at the end, or the bound of `limit` on the change of the excess if that is smaller.
+    It is the smaller of two numbers: the excess risk at the end, and the bound of `limit` on the change of the
+    excess.
     """
     _, change = limit(trajectory, loss.excess)
     return jnp.maximum(jnp.minimum(trajectory.excess[-1:], change), 0.0)

@@ -60,11 +60,11 @@ def cost_of_a_head(task: LinearRegression) -> Array:
     """A lower bound on the excess risk of d - 1 heads with y_q = 0 over the least risk of any number of heads.
 
     It holds at finite C and w* != 0. The quadratic forms M_i(v, v) = sum_h (b_h^T v) (a_i^h)^T v of d - 1 heads
-    vanish where all b_h^T v = 0, and so on a plane. The plane contains some v = (x, w*^T x) with |x| = 1. Let N_i
-    be the symmetric matrices of least risk, and let F solve E[<G, F> G] = v v^T. Among all N with N(v, v) = 0 the
-    least E <G, N - N_i>^2 is N_i(v, v)^2/E <G, F>^2. The bound is the sum of these minima over i. Neither sum_i
-    N_i(v, v)^2 nor E <G, F>^2 depends on the direction of x, because the law of the covariates is rotation
-    invariant.
+    vanish where all b_h^T v = 0. These d - 1 equations for v in R^{d+1} hold on a plane at least. The plane
+    contains some v = (x, w*^T x) with |x| = 1. Let N_i be the symmetric matrices of least risk, and let F solve
+    E[<G, F> G] = v v^T. Among all N with N(v, v) = 0 the least E <G, N - N_i>^2 is N_i(v, v)^2/E <G, F>^2. The
+    bound is the sum of these minima over i. Neither sum_i N_i(v, v)^2 nor E <G, F>^2 depends on the direction of x,
+    because the law of the covariates is rotation invariant.
     """
     known, d = exact.moments(task), task.dimension
     v = np.append(np.eye(d, dtype=int)[0], known.prior_mean[0])

@@ -1,7 +1,7 @@
-"""The setting of xie2025, the hypotheses of its statements, models, and the risk of a model by two routes.
+"""The setting of xie2025, the hypotheses of its statements, models, and two computations of the risk of a model.
 
-One route is the closed form of the risk that flows use. The other route computes the risk from exact moments of
-prompts. The normal equations in exact moments give the least risks. These are compared with the closed forms of the
+One computation is the closed form of the risk that flows use. The other one uses exact moments of prompts. The
+normal equations in exact moments give the least risks. The least risks are compared with the closed forms of the
 least risks, and with the risks at the weights that should attain them.
 """
 
@@ -109,7 +109,7 @@ def drawn_heads(d: int, H: int, seed: int, trainable: bool = False) -> MultiHead
     return MultiHeadAttention(b, A, w, 0.0 if trainable else 0.7, trainable=trainable)
 
 
-# The risk by two routes: the closed form that flows use, and exact moments
+# The risk in two ways: by the closed form that flows use, and by exact moments
 
 
 @eqx.filter_jit
@@ -139,7 +139,7 @@ def slopes(task: LinearRegression, model: AnyHeads) -> Float[Array, "2"]:
 
 
 def slope_of_parts(task: LinearRegression, model: AnyHeads) -> Scalar:
-    """The norm of the gradient of the risk at doubled weights, a scale for the terms that cancel in it."""
+    """The norm of the gradient of the risk at doubled weights. It is the size of the terms that cancel."""
     return _size(gradient(HeadRisk(task), jax.tree.map(lambda leaf: 2 * leaf, model)))
 
 
@@ -211,7 +211,7 @@ BEST_STEP = "The paper does not give the step size of its baseline: here it is t
 def optimum_constants(loss: MultiHeadLoss, trajectory: Trajectory) -> dict[str, Array]:
     """Named numbers: the best step size, the risk of a step of this size, and `HeadRisk.gap`.
 
-    The gap is the least cost of a guess with |w - w*|^2 + bias^2 = 1.
+    The gap is the least increase of the risk by a guess with |w - w*|^2 + bias^2 = 1.
     """
     risk = loss.risk
     return {"step size": risk.step_size, "risk of gradient descent": risk.descent_risk, "gap": risk.gap}
@@ -255,7 +255,8 @@ def same_forms(
 ) -> list[Comparison]:
     """The statement that the symmetric forms of a model are those of least risk by the normal equations.
 
-    If C is infinite, the list is empty, because the forms of least risk are not unique.
+    It is returned in a list. The list is empty if C is infinite, because the forms of least risk are then not
+    unique.
 
     **Arguments:** known: the exact moments; w: (d,) of the guess w^T x_q.
     """
@@ -271,8 +272,8 @@ def same_gaps(
 ) -> Comparison:
     """The statement that the least risk with the guess of ``like`` is each risk in ``descent`` plus ``expected``.
 
-    The least risk is `MultiHeadLoss.minimum`, the risk at the weights of least risk by the closed form and by exact
-    moments, and ``bound``, the value from the normal equations.
+    This is judged for four values of the least risk: `MultiHeadLoss.minimum`, the risk at the best weights by the
+    closed form and by exact moments, and ``bound`` from the normal equations.
     """
     _, found = reached(task, like)
     gaps = jnp.append(found, bound)[None] - descent[:, None]

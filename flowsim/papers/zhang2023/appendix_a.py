@@ -114,7 +114,7 @@ def starts_below_the_saddle(loss: Loss, start: PyTree) -> Comparison:
 
 
 def u_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The lower bound (A.14) on u_{-1}, zero where the paper promises none, and the least u_{-1} of the flow."""
+    """The lower bound (A.14) on u_{-1}, zero if the paper gives none, and the least u_{-1} along the flow."""
     bound_sq = jnp.maximum(u_lower_bound_sq(loss.task, trajectory.start), 0.0)
     return {"u_lower_bound": jnp.sqrt(bound_sq), "sharp_u_lower_bound": jnp.min(trajectory.models.u_minus1)}
 

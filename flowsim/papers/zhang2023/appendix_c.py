@@ -274,7 +274,7 @@ def proof_inequality(loss: Loss, start: PyTree) -> Comparison:
 
 
 def u_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The lower bound (C.12) on u_{-1}, zero where the paper promises none, and the least u_{-1} of the flow."""
+    """The lower bound (C.12) on u_{-1}, zero if the paper gives none, and the least u_{-1} along the flow."""
     bound_sq = jnp.maximum(random_u_lower_bound_sq(loss, trajectory.start), 0.0)
     return {"u_lower_bound": jnp.sqrt(bound_sq), "sharp_u_lower_bound": jnp.min(trajectory.models.u_minus1)}
 

@@ -208,12 +208,12 @@ def assumption_and_random_scale(loss: RandomCovarianceLoss, start: LinearAttenti
 
 
 def isotropic(loss: LinearAttentionLoss, start: LinearAttention) -> list[Hypothesis]:
-    """The hypothesis that the variance is the same in all directions, as in the panel of Figure 1."""
+    """The hypothesis that the variance is the same in all directions, as in Figure 1."""
     return [agrees("lambda_max/lambda_min = 1", loss.eigenvalues[-1] / loss.eigenvalues[0], 1.0)]
 
 
 def exponential_and_long(loss: RandomCovarianceLoss, start: LinearAttention) -> list[Hypothesis]:
-    """The hypotheses that variances are Exponential(1) and that N is infinite, in place of N -> infinity.
+    """The hypotheses that variances are Exponential(1), and that N is infinite.
 
     The distribution function of each variance is compared with 1 - e^{-x} at 32 points.
     """

@@ -54,7 +54,7 @@ def distance_to_limit(loss: Loss, trajectory: Trajectory, expected: LinearAttent
 def short_way(
     loss: Loss, trajectory: Trajectory, against: Callable[[LinearAttention, Array], Comparison]
 ) -> Comparison:
-    """A comparison at the end of a flow. It counts only if the remaining path to the limit is short.
+    """A comparison at the end of a flow. It is judged only if the remaining path to the limit is short.
 
     **Arguments:** against: (the end, a bound on the length of the remaining path) -> the comparison.
     """

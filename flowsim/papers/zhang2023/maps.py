@@ -44,8 +44,8 @@ def columns(loss: PyTree, run: Trajectory) -> dict[str, Array]:
     """Whether the conditions are met, the constants, the guaranteed time, and the least u_{-1} along the flow.
 
     - condition_met, assumption_met: the scale condition, and Assumption 3.3.
-    - guaranteed_time: when the promised rate brings the excess to `CONVERGED` times its initial value. Infinite if
-      no rate is promised.
+    - guaranteed_time: the time at which the excess, at the guaranteed rate, is `CONVERGED` times its initial value.
+      Infinite if the paper guarantees no rate.
     - mu, u_lower_bound: the rate mu of (5.7) or nu of (C.13), and the lower bound (A.14) or (C.12) on u_{-1}.
     - smallest_u: the least u_{-1} along the flow.
 
@@ -71,7 +71,7 @@ def columns(loss: PyTree, run: Trajectory) -> dict[str, Array]:
 
 
 class _Promised(NamedTuple):
-    """What zhang2023 assumes about a start and promises for it, as pure JAX.
+    """The conditions of zhang2023 on a start, and the rate and the bound that they imply, as pure JAX.
 
     assumption: the quantities in Assumption 3.3; scale: a number that the scale condition, of Theorem 4.1 or
     (4.11), requires to be below 2; mu: the rate mu of (5.7), or nu of (C.13); u_lower_bound_sq: the square of the

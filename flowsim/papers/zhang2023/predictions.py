@@ -184,7 +184,7 @@ class PredictedNumbers:
         coefficients: Mapping[str, Array],
         lengths: Callable[[float], PromptLengths] | None,
     ) -> Predictions:
-        """These numbers as the `Predictions` of a paper.
+        """These numbers, in the form of a paper's `Predictions`.
 
         **Arguments:** conditions: Assumption 3.3 and the scale condition; coefficients: Gamma, or gamma_i, xi_i and
         zeta_ij of (C.3); lengths: risk -> the prompt lengths of Corollary 4.3.
@@ -233,7 +233,7 @@ class PredictedNumbers:
         )
 
     def _rates(self, scales: Series) -> Series:
-        """The rates promised for the same start at other scales.
+        """The rates that the paper guarantees for the same start at other scales.
 
         They are proportional to s^2 (1 - s^2), where s is the scale divided by its bound.
         """

@@ -100,8 +100,8 @@ def prompt_lengths(
     **Arguments:** covariance: (d, d) Lambda; epsilon: the risk to reach, E(yhat - y_query)^2; context_length: N in
     training, default the sufficient one.
 
-    **Raises:** `ValueError` naming an invalid argument; if no M reaches epsilon at that N, with the smallest N for
-    which some M does; or if no length below 2^53 reaches epsilon.
+    **Raises:** `ValueError` if an argument is invalid; if no M reaches epsilon at the requested N (the message
+    names the smallest N at which some M does); or if no length below 2^53 reaches epsilon.
 
     **Source:** zhang2023, Corollary 4.3 and Theorem 4.2.
     """

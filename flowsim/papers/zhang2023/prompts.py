@@ -88,17 +88,19 @@ def predicted(task: Task, inputs: Array, queries: Array, weights: Array, expecte
 
 
 def two_routes(model: LinearAttention, task: Task) -> Route:
-    """A function of M that returns the risk on prompts of a task, computed in one or two ways, (routes,).
+    """A function of M that returns one or two values of the risk on prompts of a task, (routes,).
 
-    The first is the package's formula. For d <= 4 the second is the risk of the literal model by cubature.
+    The first value comes from the package's formula. The second value, which exists for d <= 4, is the risk of the
+    literal model by cubature.
     """
     return _beside(model, task, lambda: linear_risk(model, task))
 
 
 def polynomial_routes(model: LinearAttention, law: JointLaw, terms: dict[str, Array]) -> Route:
-    """A function of M that returns the risk for polynomial labels, computed in one or two ways, (routes,).
+    """A function of M that returns one or two values of the risk for polynomial labels, (routes,).
 
-    The first is the package's formula. For d <= 4 the second is the risk of the literal model by cubature.
+    The first value comes from the package's formula. The second value, which exists for d <= 4, is the risk of the
+    literal model by cubature.
 
     **Arguments:** law: the law of an example; terms: the arguments of `JointLaw.of_polynomial` that give this law.
     """
@@ -119,7 +121,7 @@ def _beside(model: LinearAttention, prompts: Task | JointLaw, literal: Callable[
 
 
 def asymptotic(found: Route) -> Array:
-    """The risks at M = infinity, (routes,)."""
+    """The values at M = infinity of a function that `two_routes` or `polynomial_routes` returned."""
     return found(jnp.asarray(jnp.inf))
 
 

@@ -155,7 +155,7 @@ def _nothing(queries: Array, means: Array, inverse: Matrix) -> Array:
 def _on_queries_orthogonal_to(task: Task, transform: Callable[[Matrix], Matrix]) -> Comparison:
     """Compares predictions with zero, on queries orthogonal to transformed covariates x_i.
 
-    The prompts have M < d examples, so that such queries exist. At d = 1 nothing is promised.
+    The prompts have M < d examples, so that such queries exist. At d = 1 no statement is made.
 
     **Arguments:** transform: Gamma -> the (d, d) matrix that is applied to each x_i.
     """

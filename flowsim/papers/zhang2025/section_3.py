@@ -133,7 +133,7 @@ def two_functions(loss: AttentionLoss, start: PyTree) -> Comparison:
 def _fixed_point(loss: AttentionLoss, model: MergedHeads) -> MergedHeads:
     """A zero of the gradient, found by the Levenberg-Marquardt method from a model.
 
-    If a thousand steps do not reach a zero, the weights after the last step.
+    If a thousand steps do not reach a zero, the weights after the last step are returned.
     """
 
     def slope(weights: tuple[Array, Array], _: None) -> tuple[Array, Array]:
@@ -214,7 +214,10 @@ def regression(loss: AttentionLoss, start: MergedHeads) -> Comparison:
 
 
 def small(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
-    """The hypothesis that the start is "small": the norm of its weights is at most 1e-3 of that at the end."""
+    """The hypothesis that the start is "small": the norm of its weights is at most 1e-3 |R|_F^{1/2}.
+
+    R is the readout that has learned all eigenvectors.
+    """
     end = jnp.sqrt(jnp.linalg.norm(setting.learned(loss.task, jnp.ones(loss.task.dimension))))
     return [hypothesis("|weights|, relative to those at the end", setting.size(start) / end, "<=", 1e-3)]
 

@@ -92,9 +92,9 @@ def second_moment(loss: AttentionLoss) -> Comparison:
 
 
 def _fixed(loss: AttentionLoss, start: SeparateHeads) -> tuple[np.ndarray, list[SeparateHeads]]:
-    """The sets of eigenvectors that heads of this shape can learn, and for each set heads that have learned it.
+    """The sets of eigenvectors that heads like ``start`` can learn, and for each set heads that have learned it.
 
-    The sets are those of `subsets` with at most `rank` members, as rows of an array (sets, d).
+    The sets are the `subsets` with at most ``start.rank`` members, as rows of an array (sets, d).
     """
     chosen = setting.subsets(loss.task.dimension, start.rank)
     return chosen, [start.of_readout(setting.learned(loss.task, jnp.asarray(ones)), start.w) for ones in chosen]
@@ -192,8 +192,8 @@ def scalar_equation(loss: AttentionLoss, flow: Trajectory) -> Comparison:
 def small_and_apart(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
     """The hypotheses that weights are "small" and eigenvalues "distinct", with at least D heads of rank one.
 
-    Small means that each weight is at most 1e-3 of the weights at the end. Distinct means that the ratios of
-    successive eigenvalues are at least 1.5.
+    Small means that each weight is at most 1e-3 times the weights of a head that has learned the first eigenvector.
+    Distinct means that the ratios of successive eigenvalues are at least 1.5.
     """
     values, _ = setting.spectrum(loss.task)
     end = jnp.cbrt(1 / (values[0] * setting.inflation(values, 1 / loss.task.context_length)[0]))

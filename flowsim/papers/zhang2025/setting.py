@@ -114,8 +114,8 @@ def squared_error(covariance: Matrix, length: Scalar, readout: Matrix) -> Scalar
 def subsets(d: int, most: int) -> Float[np.ndarray, "sets d"]:
     """Sets of at most ``most`` of d eigenvectors. Each set is a row with ones for its members.
 
-    For d <= 6 the rows are all these sets. Otherwise they are those among 64 random sets and the sets of the first
-    m eigenvectors, m = 0, .., d.
+    For d <= 6 the rows are all of these sets. Otherwise the rows are those with at most ``most`` members among 64
+    random sets and the sets of the first m eigenvectors, m = 0, .., d.
     """
     if d <= 6:
         found = (np.arange(2**d)[:, None] >> np.arange(d)) & 1
@@ -167,9 +167,10 @@ def attention(model: MergedHeads | SeparateHeads, prompt: Prompt) -> Float[Array
 def on_prompts(
     task: LinearRegression, model: LabelHeads, expected: Callable[[Float[Array, "n d d"]], Float[Array, " n"]]
 ) -> Comparison:
-    """Compares the layer's predictions on 16 random prompts with ``expected`` of their cubic features.
+    """Compares the layer's predictions on 16 random prompts with expected ones.
 
-    The cubic features of a prompt are the matrix (1/N) sum_n y_n x_n x_q^T.
+    The cubic features of a prompt are the matrix (1/N) sum_n y_n x_n x_q^T. ``expected`` maps the features of all
+    prompts, (16, d, d), to predictions, (16,).
     """
     prompts = jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(3), _PROMPTS))
     found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
