@@ -1,9 +1,9 @@
 """ahn2023's appendix B.3, the proof of Theorem 5: gradients over all matrices at points of S, and rotations.
 
 On S = {A_i = a_i Sigma^-1, B_i = b_i I} the loss is F(a, b) of `ScalarLayersLoss`. Sampling errors never vanish, so
-an equation on samples is judged as a bound on the difference of its sides. (38) to (50) are judged on random
-prompts with random weights, in the paper's sign of A. In these equations U is orthogonal, and U_Sigma = Sigma^{1/2}
-U Sigma^{-1/2} transforms the covariates.
+an equation on samples is judged as a bound on the difference of its sides. Equations (38) to (50) are judged on
+random prompts with random weights, in the paper's sign of A. In these equations U is orthogonal, and U_Sigma =
+Sigma^{1/2} U Sigma^{-1/2} transforms the covariates.
 """
 
 from collections.abc import Callable

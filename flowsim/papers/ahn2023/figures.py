@@ -233,7 +233,7 @@ def not_increasing_elsewhere(loss: Loss) -> Comparison:
 
 
 def _sizes_of_the_paper(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None for the layers of section 6 with d = 5, n = 10 and k = 3; otherwise the hypothesis that is unmet."""
+    """None if the loss has the layers of section 6 with d = 5, n = 10, k = 3; otherwise the unmet hypothesis."""
     if (foreign := layers_with_inverse_weights(loss)) is not None or not isinstance(loss, Loss):
         return foreign
     same = (loss.task.dimension, float(loss.task.context_length), loss.layers) == (5, 10.0, 3)

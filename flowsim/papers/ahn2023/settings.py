@@ -18,7 +18,7 @@ LAYERED = (MultiLayerAttention, ScalarLayers, DiagonalLayers)  # the models of t
 
 
 def masked_layer(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the setting of section 4, one layer under the parametrisation (7); otherwise the unmet hypothesis."""
+    """None if the loss is in the setting of section 4, one layer with (7); otherwise the unmet hypothesis."""
     fits = isinstance(loss, MaskedAttentionLoss)
     return None if fits else unmet("one masked linear attention layer")
 
@@ -44,9 +44,9 @@ def two_dimensions(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]
 
 
 def layers_with_inverse_weights(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the setting of Theorem 4 and Lemma 8, untied layers and w ~ N(0, Sigma^-1).
+    """None if the loss is in the setting of Theorem 4 and Lemma 8: untied layers and w ~ N(0, Sigma^-1).
 
-    Otherwise it is the unmet hypothesis.
+    Otherwise the unmet hypothesis.
     """
     fits = isinstance(loss, MultiLayerLoss) and loss.task.weights == "inverse-covariance"
     return None if fits else unmet("untied layers, w ~ N(0, Sigma^-1)")
@@ -73,8 +73,9 @@ def anisotropic(loss: MultiLayerLoss, start: MultiLayerAttention) -> list[Hypoth
 
 
 def sampled_layers(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the setting of Theorem 5 with a Monte Carlo loss that has no exact form; otherwise the unmet
-    hypothesis.
+    """None if the loss is a Monte Carlo loss without an exact form, with w ~ N(0, Sigma^-1) as in Theorem 5.
+
+    Otherwise the unmet hypothesis.
     """
     fits = isinstance(loss, MonteCarloLoss) and loss.exact is None and loss.task.weights == "inverse-covariance"
     return None if fits else unmet("a loss by prompts alone, w ~ N(0, Sigma^-1)")

@@ -31,7 +31,10 @@ MODELS = (MultiHeadAttention, FactoredMultiHeadAttention, LinearTransformerBlock
 
 
 def heads_on_isotropic(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None for heads with a guess and w-hat ~ N(w*, I), the paper's setting; otherwise the unmet hypothesis."""
+    """None if the loss is in the paper's setting: heads with a guess, and w-hat ~ N(w*, I).
+
+    Otherwise the unmet hypothesis.
+    """
     fits = isinstance(loss, MultiHeadLoss)
     return None if fits else unmet("heads with a guess, on prompts with w-hat ~ N(w*, I)")
 
@@ -139,7 +142,7 @@ def slopes(task: LinearRegression, model: AnyHeads) -> Float[Array, "2"]:
 
 
 def slope_of_parts(task: LinearRegression, model: AnyHeads) -> Scalar:
-    """The norm of the gradient of the risk at doubled weights. It is the size of the terms that cancel."""
+    """The norm of the gradient of the risk at doubled weights, where its terms cancel less."""
     return _size(gradient(HeadRisk(task), jax.tree.map(lambda leaf: 2 * leaf, model)))
 
 

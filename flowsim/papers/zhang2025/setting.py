@@ -26,7 +26,7 @@ LabelHeads = MergedHeads | SeparateHeads
 
 
 def plain(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the setting of sections 2 to 5, otherwise the unmet hypothesis.
+    """None if the loss is in the setting of sections 2 to 5, otherwise the unmet hypothesis.
 
     In that setting w ~ N(0, I), all contexts have one length, labels have no noise, and the guess that the heads
     are added to is zero and not trained.
@@ -35,7 +35,10 @@ def plain(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def varying_lengths(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the setting of the appendix on varying context lengths, otherwise the unmet hypothesis."""
+    """None if the loss is in the setting of the appendix on varying context lengths.
+
+    Otherwise the unmet hypothesis.
+    """
     return None if _is_plain(loss, ("length_law",)) else unmet("w ~ N(0, I), a law of context lengths, no guess")
 
 
@@ -47,7 +50,10 @@ def _is_plain(loss: AbstractPopulationLoss, shifts: tuple[str, ...]) -> bool:
 
 
 def drawable(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the `plain` setting if random prompts of the task fit into memory, otherwise the unmet hypothesis."""
+    """None if the loss is in the `plain` setting and random prompts of its task fit into memory.
+
+    Otherwise the unmet hypothesis.
+    """
     if isinstance(loss, AttentionLoss) and not can_be_drawn(loss.task):
         return unmet(f"context length at most {longest_drawn(loss.task)}, so that prompts can be drawn")
     return plain(loss)
