@@ -1,7 +1,7 @@
 """The integration of a flow in chunks, by one solver or by an explicit and an implicit solver in turn.
 
 A chunk holds the recorded states at the ends of its steps and at requested times between them. A flow with both
-solvers uses the one that advances further in time for each evaluation of the field.
+solvers uses the solver that advances further in time for each evaluation of the field.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ class Course:
     - start: the state at time 0.
     - solver: the name of the solver, as in `Method`.
     - asked: the tolerances and limits of its steps.
-    - requested: the requested times from the start of the flow, increasing; the last one ends the run.
+    - requested: the requested times from the start of the flow, increasing. The last requested time ends the run.
     - first_step: the length of the first step.
     - points_per_decade: the least number of recorded steps in a decade of time, 0 to record requested times only.
     - steps: the largest number of steps in a chunk.
@@ -297,8 +297,8 @@ def steps_in_turns(weights: int) -> dict[str, int]:
 
 
 def next_chunk(courses: list[Course], chunks: list[Chunk], ending: Ending) -> Chunk:
-    """Integrate the next chunk of a flow, by its only solver or by the one whose turn it is. If the implicit solver
-    fails, the explicit one makes the chunk.
+    """Integrate the next chunk of a flow, by its only solver or by the solver whose turn it is. If the implicit
+    solver fails, the explicit one makes the chunk.
 
     **Arguments:**
 
@@ -323,12 +323,12 @@ def changes(chunks: list[Chunk]) -> tuple[float, ...]:
 def _next_turn(chunks: list[Chunk], implicit: Course) -> int:
     """The number of changes of the solver before the next chunk: even if it is explicit, odd if it is implicit.
 
-    A flow begins with the explicit solver. It changes to the implicit one if `Course.is_promising` holds. It stays
-    there while each chunk advances at least as far in time, for each evaluation of the field, as the last explicit
-    chunk did, or while more eigenvectors of the Hessian may achieve that. Otherwise, as for models with kinks, it
-    returns to the explicit solver, at least until this has used as many evaluations as all chunks before. So failed
-    attempts at most double the cost. The decision depends on finished chunks only. So a run that is resumed from a
-    checkpoint decides in the same way.
+    A flow begins with the explicit solver. It changes to the implicit one if `Course.is_promising` holds. It keeps
+    the implicit solver while each chunk advances at least as far in time, for each evaluation of the field, as the
+    last explicit chunk did, or while more eigenvectors of the Hessian may achieve that. Otherwise, as for models
+    with kinks, it returns to the explicit solver, at least until this has used as many evaluations as all chunks
+    before. So failed attempts at most double the cost. The decision depends on finished chunks only. So a run that
+    is resumed from a checkpoint decides in the same way.
     """
     turn = chunks[-1].turn
     length = sum(chunk.turn == turn for chunk in chunks[1:])

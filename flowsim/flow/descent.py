@@ -1,4 +1,6 @@
-"""Gradient descent, x_{k+1} = x_k - eta_k grad L(x_k): iterates in float64, and balls that enclose the exact ones."""
+"""Gradient descent, x_{k+1} = x_k - eta_k grad L(x_k): iterates in float64, and balls that enclose the exact
+iterates.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -62,16 +64,17 @@ def gradient_descent(
     - momentum: beta, at least 0 and below 1 (heavy ball).
     - direction: d_k, "gradient" for the gradient g, "sign" for the sign of each entry of g, or "normalized" for
       g/|g|.
-    - at: the numbers k of the iterates to record, by default all. The start is always recorded. Claims need all.
+    - at: the numbers k of the iterates to record, by default all. The start is always recorded. Claims can be
+      judged only if all are recorded.
 
-    **Returns:** a `Trajectory` with t = k. Its ``step_size`` holds eta_k in row k; if the step after the last row
-    has no given size, this row repeats the last one. Its ``dissipated`` is the sum of <g, x_k - x_{k+1}>, so that
+    **Returns:** a `Trajectory` with t = k. Its ``step_size`` holds eta_k in row k. If ``step_size`` gives no eta
+    for the last row, that row repeats the last eta. Its ``dissipated`` is the sum of <g, x_k - x_{k+1}>, so that
     ``energy_defect`` measures the effect of finite steps. If the descent diverges, the rows from the first infinite
     or NaN value on are left out, and the status is nonfinite. The same call gives bitwise equal results.
 
     **Raises:** `ValueError` on bad arguments.
 
-    **Source:** the momentum is that of Polyak (1964).
+    **Source:** Polyak (1964), for the momentum.
     """
     check_model(model)
     steps = checks.count("steps", steps)
@@ -117,8 +120,8 @@ def step_sizes(step_size: StepSize, steps: int) -> Float[np.ndarray, " all"]:
 
 
 def _numbers(name: str, given: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """The argument ``name`` as an array of floats; ``given`` may be an iterator. Refuse other shapes than
-    ``shape``, unless that is None.
+    """The value ``given`` of the argument ``name``, which may be an iterator, as an array of floats. Other shapes
+    than ``shape`` are refused, unless ``shape`` is None.
     """
     expected = "one number or a list of numbers" if shape is None else "one number"
     try:
@@ -195,9 +198,9 @@ class Iteration(AbstractDescent):
         return self.flow(model)
 
     def way_to_go(self, model: PyTree, start: PyTree, apart: float = 0.0) -> float:
-        """A proved bound on the distance between a model and every later iterate; infinite if none is found. None
-        is found for descents with momentum, in other directions than the gradient, or with steps that are not
-        constant.
+        """A proved bound on the distance between a model and every later iterate; infinite if no bound is found. It
+        is always infinite for descents with momentum, in other directions than the gradient, or with a step size
+        that is not constant.
 
         **Arguments:** model: the current iterate; start: x_0; apart: for any point within this distance of the
         model, the bound also holds for the descent from this point.
@@ -275,7 +278,7 @@ def true_iterates(system: LossSystem, run: Trajectory, most_operations: float) -
 def _iterates(
     traced: Traced, begin: tuple, sizes: np.ndarray, momentum: float, bits: int
 ) -> tuple[PyTree, Balls] | None:
-    """The iterates and dissipated energies, computed with this many bits; None if the balls become too wide."""
+    """The iterates and dissipated energies, computed with ``bits`` bits; None if the balls become too wide."""
     carry = jax.tree.map(balls, begin)
     kept = [(carry[0], carry[2])]
     for eta in sizes[:-1]:

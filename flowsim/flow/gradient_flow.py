@@ -89,10 +89,10 @@ def gradient_flow(
     - atol: an absolute error of a step that is allowed in addition, in the units of the weights, default 0.
     - solver: "implicit" (Radau IIA of order 9), "explicit" (Tsit5, or a stabilized method for long steps) or
       "auto". "auto" chooses a structured Newton method if the Hessian is an arrowhead, and "implicit" for an exact
-      loss with at most 256 weights. Otherwise it alternates between "explicit" and "implicit", and uses the one
+      loss with at most 256 weights. Otherwise it alternates between "explicit" and "implicit", and uses the solver
       that advances further in time for each evaluation of the field.
-    - stop: relative thresholds that end the flow. For a `MonteCarloLoss` only the one for the gradient norm is
-      used. It is raised to 10 rtol if necessary, unless the solver is "implicit".
+    - stop: relative thresholds that end the flow. For a `MonteCarloLoss` only the threshold for the gradient norm
+      is used. This threshold is raised to 10 rtol if necessary, unless the solver is "implicit".
     - points_per_decade: the least number of steps in a decade of time that are recorded as output times. Default
       12, or fewer if the weights would take more than 256 MiB. With 0 only ``times`` and t1 are recorded, and
       without t1 the flow ends at the last of ``times``.

@@ -132,7 +132,7 @@ class ChunkStore:
     def load(self, index: int, like: Record) -> Chunk | None:
         """The chunk number ``index``; None if it is missing or damaged. ``like`` is any record of the run.
 
-        **Raises:** `ForeignFileError`, a `ValueError`, if it belongs to another run or another version of the
+        **Raises:** `ForeignFileError`, a `ValueError`, if the file belongs to another run or another version of the
         software.
         """
         if self.folder is None:
@@ -309,8 +309,8 @@ def uncertified(
     descent: AbstractDescent | None = None,
     step_size: Float[Array, " T"] | None = None,
 ) -> Trajectory:
-    """A trajectory for comparisons only, with certificates that promise no accuracy. It may be built inside a JAX
-    trace, since its static fields are constants. For the arguments see `Trajectory`.
+    """A trajectory for comparisons only. Its certificates say that the accuracy is unknown. It may be built inside
+    a JAX trace, since its static fields are constants. For the arguments see `Trajectory`.
     """
     # What is not known must not look like perfect accuracy.
     certificates = Certificates(energy_defect=math.nan, balance_drift=None, steps=0, rejected_steps=0)

@@ -20,7 +20,7 @@ def risk_along(trajectory: Trajectory, task: Task, test_length: ArrayLike) -> Fl
 
     - trajectory: the flow.
     - task: the law of the new prompts.
-    - test_length: the number of examples in each of them.
+    - test_length: the number of examples in each new prompt.
 
     **Raises:** the errors of `risk`.
     """

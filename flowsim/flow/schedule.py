@@ -28,8 +28,8 @@ class Stop:
 
     **Fields:**
 
-    - excess: the run ends if the excess loss is at most this fraction of that at the start.
-    - grad_norm: the run ends if the gradient norm is at most this fraction of the largest along the flow.
+    - excess: the run ends if the excess loss is at most this fraction of the excess loss at the start.
+    - grad_norm: the run ends if the gradient norm is at most this fraction of the largest gradient norm so far.
     """
 
     excess: float = 1e-12

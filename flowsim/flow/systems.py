@@ -99,7 +99,7 @@ class AbstractSystem(eqx.Module):
 
     @property
     def columns(self) -> int:
-        """The number of columns of the Hessian to compute at once. Each takes the memory of one field."""
+        """The number of columns of the Hessian to compute at once. Each takes as much memory as the field."""
         # The field of a sampled loss fills a memory that one evaluation fits.
         return COLUMNS if self.landscape() is None else _COLUMNS
 
@@ -389,7 +389,7 @@ def is_rounding(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
 
 
 def rounded(system: AbstractSystem, state: PyTree) -> PyTree:
-    """Which entries of the field consist of rounding: at most 8 times their change by rounding of the weights."""
+    """Whether each entry of the field is rounding: at most 8 times its change by rounding of the weights."""
     # In one batch, so that the field is compiled once.
     nudges = 1 + jnp.asarray([0.0, 4 * _EPS, -4 * _EPS])
     slopes = jax.vmap(lambda nudge: system.field(jax.tree.map(lambda x: x * nudge, state)))(nudges)

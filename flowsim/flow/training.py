@@ -132,8 +132,8 @@ def train(
 
 @eqx.filter_jit
 def _advance(carry, task, curriculum, key, rate, first, count, batch, context_length):
-    """Make ``count`` training steps from number ``first`` on. Both are traced, so that one program serves all
-    chunks.
+    """Make ``count`` training steps from number ``first`` on. ``count`` and ``first`` are traced, so that one
+    program serves all chunks.
 
     **Returns:** the updated carry (model, moments of Adam), and the mean squared errors, padded with zeros.
     """

@@ -30,7 +30,7 @@ SAME = 1e-12  # relative: no solve distinguishes the weights at closer times
 
 
 class Status(enum.StrEnum):
-    """How a run ended. Claims are not judged on an unfinished run, except on one that ended before a kink."""
+    """How a run ended. Claims are not judged on an unfinished run, except on a run that ended before a kink."""
 
     in_words: str
 
@@ -136,7 +136,7 @@ class AbstractDescent(eqx.Module):
 
     @abc.abstractmethod
     def way_to_go(self, model: PyTree, start: PyTree) -> float:
-        """A proved bound on the length of the flow from a model to its limit; infinite if none is found."""
+        """A proved bound on the length of the flow from a model to its limit; infinite if no bound is found."""
 
 
 class Trajectory(eqx.Module):
@@ -151,10 +151,10 @@ class Trajectory(eqx.Module):
     - dissipated: (T,) int_0^t |grad L|^2, integrated together with the weights. For a descent, the sum over its
       steps of <grad L(x_k), x_k - x_{k+1}>.
     - certificates, settings, status: the accuracy, the settings of the solver, and how the run ended.
-    - way_to_go: a proved bound on the length of the flow after the last time. An infinite array if none was found;
-      the Python number math.inf if none was computed yet.
+    - way_to_go: a proved bound on the length of the flow after the last time. An infinite array if no bound was
+      found; the Python number math.inf if the bound has not been computed.
     - descent: maps a model to its velocity; None for a trajectory from a file.
-    - counted: `origin` and `since` of a flow with a late drop, else None.
+    - counted: `origin` and `since` of a flow with a late drop of the loss, else None.
     - step_size: (T,) eta_k of a descent, for the step from x_k to x_{k+1}. None for a flow.
     - tail: the continuation beyond the end, for verdicts on limits; None if the flow was not continued.
     """
@@ -374,7 +374,9 @@ SERIES = ("t", "loss", "excess", "grad_norm_sq", "dissipated")
 
 
 def weights(model: PyTree) -> dict[str, Array]:
-    """The weights of a model by name. A name is that of the attribute, or of nested attributes, joined by dots."""
+    """The weights of a model by name. A name consists of the name of an attribute or, for nested models, of several
+    names that are joined by dots.
+    """
     leaves = jax.tree_util.tree_leaves_with_path(model)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves if eqx.is_array(leaf)}
 

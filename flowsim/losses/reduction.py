@@ -152,7 +152,9 @@ class ReducedArrowhead(AbstractReducedLayer):
         return ReducedArrowhead(arrowhead=arrowhead, off=jax.device_put(off), reduction=reduction, start=point)
 
     def point(self, model: LinearAttention) -> Point:
-        """The point at the start. The model must be the start, which is not checked: other clocks are not known."""
+        """The point at the start of the flow. ``model`` must be the start, since the clock of other models is
+        unknown. This is not checked.
+        """
         return self.start
 
     def model(self, point: Point) -> LinearAttention:

@@ -18,9 +18,9 @@ _RELATIVE = 1e-12  # an excess at the least model below this part of the loss at
 class Reparametrized(AbstractPopulationLoss):
     """The loss L(lift(theta)) for an exact loss L and a map ``lift`` from new weights theta to models of L.
 
-    If L(lift(least_model)) is the minimum of L, the minimum is the minimum of L and keeps its kind. If it is
-    larger, as with keys and queries of low rank, the minimum is L(lift(least_model)) and counts as numerical.
-    Without ``least_model`` the minimum is the minimum of L and counts as numerical.
+    The field ``minimum`` is min L if L(lift(least_model)) = min L, and its kind is the kind of min L. If
+    L(lift(least_model)) is larger, as with keys and queries of low rank, ``minimum`` is L(lift(least_model)) and
+    counts as numerical. Without ``least_model``, ``minimum`` is min L and counts as numerical.
 
     **Arguments:**
 

@@ -233,10 +233,11 @@ class Architecture:
         return self._start(table, model, restrict)[1].make(table, task.dimension, model)
 
     def start_with(self, table: InitTable, d: int, scale: ScalarLike, seed: Seed) -> PyTree:
-        """The start of [init] with another scale and another seed, if [model] only names the architecture.
+        """The start that [init] describes, but with this scale and seed, for a [model] that only names the
+        architecture.
 
-        Scale and seed may be traced, so that one compiled program computes many starts. If [init] has no scale or
-        no seed, that argument is ignored.
+        Scale and seed may be traced, so that one compiled program computes many starts. If [init] has no scale,
+        ``scale`` is ignored; if it has no seed, ``seed`` is ignored.
         """
         given = table.given()
         others = {name: value for name, value in {"scale": scale, "seed": seed}.items() if name in given}
@@ -325,7 +326,7 @@ def guess_of(model: ModelTable) -> Document:
 
 
 def check_trained_guess(table: InitTable, trainable: bool) -> None:
-    """Refuse an explicit start without w if the guess is trained, and with w if the guess is fixed.
+    """Refuse an explicit start that lacks w although the guess is trained, or has w although the guess is fixed.
 
     **Raises:** `ProblemError` naming w.
     """

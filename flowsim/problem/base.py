@@ -128,7 +128,9 @@ class AbstractSpec(AbstractTable, frozen=True, metaclass=_AbstractTables):
 
     @property
     def content(self) -> str:
-        """The problem as text. For a user's function it ends with a digest of what the function now returns."""
+        """The problem as text. If a user's function defines the problem, the text ends with a digest of the loss
+        and the start that the function returns when it is called again.
+        """
         return self.to_toml()
 
     @property
@@ -163,11 +165,15 @@ class AbstractSpec(AbstractTable, frozen=True, metaclass=_AbstractTables):
 
     @abc.abstractmethod
     def start_from_tables(self) -> PyTree | None:
-        """The start, computed from the numbers in the tables, which may be traced. None for a user's function."""
+        """The start, computed from the numbers in the tables, which may be traced. None if a user's function
+        defines it.
+        """
 
     @abc.abstractmethod
     def own(self, kind: type[Kind]) -> list[Kind]:
-        """The objects of a class in the user's Python file, without duplicates. Empty for a problem file."""
+        """The global objects in the user's Python file that are instances of ``kind``, without duplicates. The list
+        is empty if the problem comes from a problem file.
+        """
 
     def to_toml(self) -> str:
         """The text of a problem file that describes exactly this problem."""
@@ -222,7 +228,8 @@ class Problem:
     def curves(self) -> Mapping[str, Curve]:
         """The figures that only problems of this kind have, by name.
 
-        There is one for each observable. Those of the architecture are included if a minimizer is known.
+        There is one figure for each observable. The figures of the architecture are included if a minimizer is
+        known.
         """
         compared = self.spec.curves if self.minimizer is not None else {}
         return {**compared, **{f"observable-{name}": _curve(name, of) for name, of in self.spec.observables.items()}}

@@ -40,7 +40,7 @@ class InitTable(AbstractTable, frozen=True):
     - kind: the kind of start.
     - scale: the scale of the weights. With ``flow.restrict`` it is the scale of the numbers a_i and b_i, or of the
       eigenvalues.
-    - theta, rank, seed: a matrix from which the start is made, or the rank and the seed of a random one.
+    - theta, rank, seed: a matrix from which the start is made, or the rank and the seed of a random matrix.
     - scales: the scales of single arrays.
 
     All other fields are the weights of an explicit start, named as in the model.

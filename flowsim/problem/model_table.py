@@ -15,8 +15,8 @@ class LossTable(AbstractTable, frozen=True):
 
     **Fields:**
 
-    - kind: "exact"; "printed", the formula in the paper if it is not exact; "limit", the limit of an infinite
-      context; or "monte-carlo".
+    - kind: "exact"; "printed", the formula as the paper prints it, for papers in which it is not exact; "limit",
+      the limit of an infinite context; or "monte-carlo".
     - samples, replicates, seed, method: arguments of `MonteCarloLoss`, only for kind = "monte-carlo".
     """
 
@@ -29,7 +29,8 @@ class LossTable(AbstractTable, frozen=True):
     def resolved(self) -> "LossTable":
         """The table, with all defaults if the kind is "monte-carlo".
 
-        **Raises:** `ProblemError` naming a field of a sampled loss that is given with another kind.
+        **Raises:** `ProblemError` naming a field that only sampled losses have, if it is set for another kind of
+        loss.
         """
         given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         if self.kind == "monte-carlo":

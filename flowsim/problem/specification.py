@@ -41,7 +41,7 @@ class ProblemSpec(AbstractSpec, frozen=True):
         **Arguments:** text: the text; overrides: assignments ``FIELD=VALUE`` that replace fields, such as
         ``init.scale=0.3``.
 
-        **Raises:** `ProblemError` in one line that names the field, what was expected and what came.
+        **Raises:** `ProblemError` in one line that names the field, what was expected and what was found.
         """
         return _of_tables(_with(toml.parse(text), overrides))
 
@@ -118,13 +118,13 @@ class ProblemSpec(AbstractSpec, frozen=True):
 
 
 def spec_of(tables: Tables, overrides: Sequence[str] = ()) -> AbstractSpec:
-    """The description of a problem, from nested mappings of the form that TOML has.
+    """The description of a problem, from its tables as nested mappings in the form of TOML.
 
-    If they have a field ``make``, the problem is that of a user's function.
+    If the tables have a field ``make``, a user's function defines the problem.
 
     **Arguments:** tables: the mappings; overrides: assignments that replace fields, such as ``init.scale=0.3``.
 
-    **Raises:** `ProblemError` in one line that names the field, what was expected and what came.
+    **Raises:** `ProblemError` in one line that names the field, what was expected and what was found.
     """
     given = _with(tables, overrides)
     return own.spec_of(given) if "make" in given else _of_tables(given)

@@ -66,7 +66,8 @@ class Eigenvalues(AbstractTable, frozen=True):
         return largest * self.condition ** -jnp.linspace(0.0, 1.0, self.dimension)
 
     def check(self, where: str, *, semi: bool = False) -> None:
-        """Refuse a table that does not give the eigenvalues in exactly one of the two ways, or not positive ones.
+        """Refuse a table that gives the eigenvalues in neither or both of the two forms, or gives some that are not
+        positive.
 
         **Arguments:** where: the name of the table in messages; semi: whether listed eigenvalues may be zero.
 
@@ -244,7 +245,7 @@ class NewPromptTable(AbstractTable, frozen=True):
     - length: the number of examples.
     - covariance, covariance_law: the covariance of the covariates, fixed or random. Default as in training.
     - query_covariance: the covariance of the query. Default as for the covariates.
-    - scale: a factor of all covariates and of the query.
+    - scale: a number by which all covariates and the query are multiplied.
     - label_noise: the standard deviation of the label noise.
     """
 

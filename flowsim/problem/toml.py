@@ -53,7 +53,7 @@ _DEEPEST = 10  # levels of tables and lists
 def parse(text: str) -> Document:
     """The tables of a TOML text.
 
-    **Raises:** `ProblemError` if it is not TOML.
+    **Raises:** `ProblemError` if the text is not TOML.
     """
     try:
         tables = tomllib.loads(text)
@@ -124,9 +124,9 @@ def assign(tables: Document, name: str, value: object) -> None:
 
 
 def decode(tables: Tables, kind: type[Table]) -> Table:
-    """Nested mappings as a table of the class ``kind``.
+    """Convert nested mappings to a table of the class ``kind``.
 
-    **Raises:** `ProblemError` in one line that names the field, what was expected and what came.
+    **Raises:** `ProblemError` in one line that names the field, what was expected and what was found.
     """
     try:
         return msgspec.convert(tables, kind)

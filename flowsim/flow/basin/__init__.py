@@ -1,5 +1,5 @@
-"""Proved bounds on the remaining length of a gradient flow, from a ball that it cannot leave, in a bowl or a
-valley.
+"""Proved bounds on the remaining length of a gradient flow that cannot leave a ball in a bowl or a valley of the
+loss.
 """
 
 from flowsim.flow.basin.curvature import least_singular_value as least_singular_value

@@ -23,8 +23,8 @@ MOST_IN_BALLS = 3e5  # operations; programs of more are evaluated in float64
 
 
 def path(slope: float, flattest: Callable[[float], float]) -> float:
-    """A bound on the length of the path that a flow takes from a point; infinite if none is found. It is the slope
-    at the point divided by the least curvature in a cube that provably contains the path.
+    """A bound on the length of the path that a flow takes from a point; infinite if no bound is found. The bound is
+    |grad L| at the point, divided by the least curvature in a cube that provably contains the path.
 
     **Arguments:**
 
@@ -82,15 +82,15 @@ def least_singular_value(matrix: Wide, rank: int | None = None) -> float:
 
 
 def least_eigenvalue(matrix: Wide) -> float:
-    """A lower bound on all eigenvalues of a symmetric matrix. The result says nothing unless it is positive."""
+    """A lower bound on all eigenvalues of a symmetric matrix. Only a positive result is a bound."""
     middle, rest = (matrix.middle + matrix.middle.T) / 2, (matrix.radius + matrix.radius.T) / 2
     values, vectors = np.linalg.eigh(middle)
     return _least(middle, rest + np.finfo(float).eps * np.abs(middle), vectors, values, vectors)
 
 
 def least_contraction(hessian: Wide, step_size: float) -> float:
-    """A number mu such that each step of gradient descent multiplies |grad L| by at most 1 - step_size mu. The
-    result says nothing unless it is positive.
+    """A number mu such that each step of gradient descent multiplies |grad L| by at most 1 - step_size mu. Only a
+    positive result is guaranteed.
 
     **Arguments:** hessian: an enclosure of the Hessians along the step; step_size: eta.
     """

@@ -22,8 +22,7 @@ _EXACT = 1e-25
 def stay_at_zero(field: Field, weights: PyTree, zero: PyTree, *, is_one_formula: bool) -> PyTree:
     """Which of the weights that are zero stay zero along the flow, for any values of the other weights.
 
-    The result is that none do, if the field cannot be computed in balls or may have another formula at other
-    weights.
+    If the field cannot be computed in balls or may have another formula at other weights, all masks are false.
 
     **Arguments:**
 

@@ -56,7 +56,9 @@ def in_a_valley(loss: Callable[[PyTree], Array], state: PyTree) -> float:
 
 
 def _by(inner: Callable[[Vector], Vector], outer: Quadratic | None, point: np.ndarray) -> float:
-    """The bound for the loss outer(inner(x)), or |inner(x)|^2 if ``outer`` is None; infinite if it does not apply."""
+    """A bound on the length of the path for the loss outer(inner(x)), or |inner(x)|^2 if ``outer`` is None;
+    infinite if no bound is found.
+    """
     values = Traced(inner, point)
     if outer is None:
         reach = norm(around(values, point).largest)
@@ -83,7 +85,9 @@ def _steepest(loss: Quadratic, point: np.ndarray) -> float:
 
 
 def _of_any_rank(residuals: Callable[[Vector], Vector], loss: Quadratic, point: np.ndarray) -> float:
-    """The bound for a sum of squares of affine residuals with a Jacobian that is known exactly; infinite otherwise."""
+    """A bound on the length of the path for a sum of squares of affine residuals. It is infinite if the Jacobian of
+    the residuals is not known exactly, or too large.
+    """
     jacobian = Traced(jax.jacfwd(residuals), point)
     if point.size > _MOST_IN_RANK or jacobian.shapes[0][0] > _MOST_IN_RANK:
         return math.inf

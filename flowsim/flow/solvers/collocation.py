@@ -75,7 +75,7 @@ def lagrange(x: Float[Array, " points"]) -> Float[Array, "points nodes"]:
 def after(length: Scalar, before: Scalar) -> Float[Array, "stages nodes"]:
     """The matrix that extrapolates values at 0 and the nodes of the last step to the nodes of the next step.
 
-    **Arguments:** length: the length of the next step; before: that of the last one.
+    **Arguments:** length: the length of the next step; before: the length of the last step.
     """
     return lagrange(1 + length / before * jnp.asarray(NODES[1:]))
 

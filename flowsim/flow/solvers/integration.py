@@ -38,8 +38,8 @@ _MOST_REDUCED_STEPS = 2_000_000
 
 class Method(NamedTuple):
     """A solver, "arrowhead", "explicit" or "implicit", and the number of eigenvectors of the Hessian that an
-    implicit solver keeps. If that is larger than `DENSE_LIMIT`, the Hessian is not formed: the solver is Kvaerno5
-    with GMRES for its Newton steps.
+    implicit solver keeps. If this number is larger than `DENSE_LIMIT`, the Hessian is not formed: the solver is
+    Kvaerno5 with GMRES for its Newton steps.
     """
 
     solver: str
@@ -78,8 +78,9 @@ class Asked(NamedTuple):
 class Ending(NamedTuple):
     """Conditions under which a stretch of a flow ends before its last time, but not before ``earliest``.
 
-    It ends where the excess loss is at most ``excess``. From the time ``leaving`` on, it also ends where |grad L|^2
-    is small: at most ``grad_norm_sq`` if the excess is unknown or at most ``least``, else at most ``rounding``.
+    The stretch ends where the excess loss is at most ``excess``. From the time ``leaving`` on, the stretch also
+    ends where |grad L|^2 is small: at most ``grad_norm_sq`` if the excess is unknown or at most ``least``, else at
+    most ``rounding``.
     """
 
     earliest: ArrayLike

@@ -22,8 +22,9 @@ _GROWS = 3.0  # the largest factor by which the change at a kink grows if the di
 
 
 def rows_before_kink(system: AbstractSystem, t: np.ndarray, state: Callable[[int], PyTree]) -> int | None:
-    """The number of rows of a run that lie safely before a kink at its end, in time by at least the fraction
-    `BEFORE`. None if the run does not end at a kink, or if only the start lies before it.
+    """The number of rows of a run that lie safely before a kink at its end. Their times are at most 1 - `BEFORE`
+    times the time of the kink. None if the run does not end at a kink, or if only the start is safely before the
+    kink.
 
     **Arguments:**
 

@@ -66,8 +66,8 @@ class Record(NamedTuple):
     **Fields:**
 
     - rows: the start, the ends of the steps, and copies of the last end up to a fixed length.
-    - count: the number of rows before this padding. A row after a rejected step, or after the end, repeats the last
-      one.
+    - count: the number of rows before this padding. A row after a rejected step, or after the end, repeats the row
+      before.
     - whole: whether all steps were recorded.
     """
 

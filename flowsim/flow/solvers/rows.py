@@ -1,6 +1,6 @@
-"""A flow as a pure function of its start, for vmap and jvp. It returns the flow at the ends of its steps.
+"""A flow as a pure function of its start, for vmap and jvp. The function returns the flow at the ends of steps.
 
-Searches use it to evaluate many problems. Verdicts are given on `gradient_flow` only.
+Searches use this function to evaluate many problems. Claims are judged only on trajectories of `gradient_flow`.
 """
 
 import functools
@@ -57,7 +57,7 @@ def traced_flow(
 ) -> tuple[Trajectory, Bool[Array, ""]]:
     """Integrate the flow of a system until its excess loss has decreased by the factor 1e-12.
 
-    The factor is relative to the excess at the start or, for an arrowhead, to that at its saddle if this is
+    The factor is relative to the excess at the start or, for an arrowhead, to the excess at its saddle if that is
     smaller. JAX differentiates through Newton's iterations. The derivatives are exact up to rounding for an
     arrowhead, otherwise to about one percent.
 
@@ -69,7 +69,7 @@ def traced_flow(
     - rtol: the relative error of a step.
 
     **Returns:** the trajectory, with its end repeated up to a fixed length, so that all flows have the same shapes;
-    and whether the excess became small enough within the largest number of steps. It does not if the minimum is
+    and whether the excess became small enough within the largest number of steps, which is false if the minimum is
     unknown.
     """
     state = system.encode(start)

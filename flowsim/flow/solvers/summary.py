@@ -33,10 +33,11 @@ class Ends(NamedTuple):
     **Fields:**
 
     - t1, earliest: the time of the end, and the time before which no stop ends the flow.
-    - stop_excess: the largest excess loss at a stop, relative to that at the start or at the saddle, whichever is
-      less.
-    - stop_grad_norm: the largest |grad L| at a stop, relative to the largest so far or ``Scales.gradient``,
-      whichever is less. Otherwise a flow from a huge start would end too early.
+    - stop_excess: the largest excess loss at a stop, relative to the excess loss at the start or at the saddle,
+      whichever is less.
+    - stop_grad_norm: the largest |grad L| at a stop, relative to the largest |grad L| so far or to
+      ``Scales.gradient``, whichever is less. Without ``Scales.gradient`` a flow from a huge start would end too
+      early.
     - rtol: the relative error of a step.
     """
 
@@ -55,8 +56,8 @@ class Least(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """The natural scales of a loss with an arrowhead. Let a and b be as in `AbstractArrowhead`. The balanced
-    minimum is the one with u U = diag(b_i/a_ii) and |U|_F = u.
+    """The natural scales of a loss with an arrowhead. Let a and b be as in `AbstractArrowhead`. At the balanced
+    minimum u U = diag(b_i/a_ii) and |U|_F = u.
 
     **Fields:**
 
@@ -89,8 +90,10 @@ class Summary(NamedTuple):
     - excess_start, norm_sq_start: the excess loss and the squared norm of the weights at t = 0.
     - largest_grad_norm_sq: the largest |grad L|^2 along the flow.
     - dissipated: int |grad L|^2 dt over the flow.
-    - escape_time: the first time at which the excess is at most `ESCAPED` times that at the saddle, or infinite.
-    - convergence_time: the first time at which it is at most `CONVERGED` times that at the start, or infinite.
+    - escape_time: the first time at which the excess is at most `ESCAPED` times the excess at the saddle, or
+      infinite.
+    - convergence_time: the first time at which the excess is at most `CONVERGED` times ``excess_start``, or
+      infinite.
     - pl: the least |grad L|^2 / excess.
     - rate: the least log(excess(0)/excess(t)) / t for t > 0.
     - closest: the least squared norm of the weights.
@@ -242,7 +245,7 @@ class Summarizing(AbstractObserver):
 def rounding_of(excess: Array, subtracted: Scalar) -> Array:
     """The rounding error of an excess that is computed as the loss minus the minimum; zero for any other excess.
 
-    **Arguments:** excess: the excess loss; subtracted: the minimum in the first case, else 0.
+    **Arguments:** excess: the excess loss; subtracted: the minimum if it was subtracted from the loss, else 0.
     """
     return jnp.where(subtracted == 0, 0.0, SUBTRACTED * _EPS * jnp.abs(subtracted + excess))
 
@@ -282,7 +285,7 @@ def crossing(t: Nodes, excess: Nodes, grad_norm_sq: Nodes, level: Scalar) -> Sca
     **Arguments:**
 
     - t, excess, grad_norm_sq: (nodes,) times, and the excess loss and |grad L|^2 there.
-    - level: the level.
+    - level: the excess loss to be reached.
     """
     below = excess <= level
     right = jnp.clip(jnp.argmax(below), 1, t.shape[0] - 1)

@@ -165,7 +165,7 @@ class LoopedLoss(AbstractLayersLoss):
 class MultiLayerLoss(AbstractLayersLoss):
     """The exact population loss of `MultiLayerAttention` without B, over symmetric or over all matrices A_i.
 
-    The formula is that of `AbstractLayersLoss`. Over symmetric matrices the gradient is symmetrised, so the flow
+    For the formula see `AbstractLayersLoss`. Over symmetric matrices the gradient is symmetrised, so the flow
     differs from the flow over all matrices.
 
     **Arguments:**

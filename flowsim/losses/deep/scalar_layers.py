@@ -42,15 +42,16 @@ def restricted_speeds(
     """The speeds of the constrained flow of Ahn et al. (2023) on the set A_i = a_i S^-1, B_i = b_i I.
 
     The paper prints dA_i/dt = -r_i S^-1 with r_i = Tr(S^{1/2} grad_{A_i} f S^{1/2}), and dB_i/dt = -s_i S^-1 with
-    s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set,
-    grad_{A_i} f = (df/da_i) S/d and grad_{B_i} f = (df/db_i) I/d. So the printed flow has c_a = tr(S^2)/d, and f
-    falls d times as fast as (26) requires. Its B_i leave the set unless S = s I, and then c_b = 1/s.
+    s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set, the gradients are grad_{A_i} f = (df/da_i) S/d and
+    grad_{B_i} f = (df/db_i) I/d. So the printed flow has c_a = tr(S^2)/d, and f falls d times as fast as equation
+    (26) of the paper requires. Its B_i leave the set unless S = s I, and then c_b = 1/s.
 
     The corrected flow has the factor 1/d of the paper's text in r_i and s_i, and dB_i/dt = -s_i I. Its speeds are
 
         c_a = tr(S^2)/d^2,   c_b = 1/d.
 
-    With them (26) and (35) are equalities. For S = s I it is the flow of the matrices themselves.
+    With these speeds equations (26) and (35) of the paper are equalities. For S = s I the corrected flow is the
+    flow of the matrices themselves.
 
     **Arguments:**
 
@@ -79,8 +80,8 @@ class AbstractScalarLoss(AbstractPopulationLoss):
 
     Its flow is the flow of the matrices that the scalars represent. By default S = I. At A_i = a_i I the gradient
     is then (dL/da_i) I/d, so dA_i/dt = -grad gives da_i/dt = -c dL/da_i with c = 1/d. The method `speeds` returns
-    c. The squared gradient norm along the flow is the norm for the matrices. The solver integrates a_i/sqrt(c), so
-    its absolute tolerance is for these numbers.
+    c. The squared gradient norm that is recorded along the flow is the squared norm of the gradient in the
+    matrices. The solver integrates a_i/sqrt(c), so its absolute tolerance is for these numbers.
 
     **Fields:** dimension: d; context_length: n.
     """

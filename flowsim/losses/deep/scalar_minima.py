@@ -1,8 +1,8 @@
 """The best scalars a_i of deep linear transformers with matrices A_i = a_i S^-1, to full precision.
 
 The loss is E tr q(W)^2 with q(x) = prod_i (1 - a_i x), where W is the sample covariance of n vectors z ~ N(0, I) in
-d dimensions. Everything here runs on the host in decimals, so 1 - a_i and the loss are as accurate at n = 1e30 as
-at n = 20.
+d dimensions. Everything here is computed on the host in decimal arithmetic, so 1 - a_i and the loss are as accurate
+at n = 1e30 as at n = 20.
 """
 
 import functools

@@ -17,8 +17,8 @@ def taylor_terms(
     """Terms whose sum is the excess L(theta) - L(theta_0) of a polynomial L above a minimum theta_0.
 
     With D = theta - theta_0, the excess is int_0^1 (1 - s) <D, H(theta_0 + s D) D> ds, since the gradient is zero
-    at theta_0. The integrand is a polynomial in s, which the quadrature integrates exactly. The terms are those of
-    the quadrature.
+    at theta_0. The integrand is a polynomial in s, which the quadrature integrates exactly. There is one term for
+    each node of the quadrature.
 
     **Arguments:** loss: L; minimizer: theta_0; model: theta; degree: the degree of L in the weights.
     """

@@ -156,7 +156,7 @@ class AbstractResiduals(eqx.Module):
     def best(self, like: AbstractHeads) -> tuple[AbstractHeads, MinimumKind]:
         """The heads of the shape of ``like`` with the smallest known |r|, and how this minimum is known.
 
-        A guess that is not trained is kept.
+        A guess that is not trained is the guess of ``like``.
         """
 
 
@@ -182,9 +182,9 @@ class LabelResiduals(AbstractResiduals):
 
     - root, target: Z^{1/2} and T.
     - like: heads with the rank and the guess for which the minimum is known.
-    - turn: Y^-1 m, minus the slope of T in c; zero if the guess is trained.
+    - turn: Y^-1 m, which multiplies -c^T in T; zero if the guess is trained.
     - free_root: X^{1/2}.
-    - missed: a matrix and a vector, zero if the guess is trained.
+    - missed: the matrix X^{1/2} (T - X^-1 D J^T) and the vector c + T^T m, both zero if the guess is trained.
     - singular: the l_i as columns, the s_i, and the r_i as rows.
     """
 

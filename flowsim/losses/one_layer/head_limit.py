@@ -33,8 +33,8 @@ class Found(NamedTuple):
 def least(risk: HeadRisk, reduced: MultiHeadAttention, right: bool) -> tuple[MultiHeadAttention, Scalar]:
     """The heads of least risk among those with the guess of a model and as many heads, and their risk.
 
-    **Arguments:** risk: of Lambda = Sigma_w = I; reduced: the model; right: whether the guess is known to be exact,
-    that is w = w* and bias = 0.
+    **Arguments:** risk: the `HeadRisk` for Lambda = Sigma_w = I; reduced: the model; right: whether the guess is
+    known to be exact, that is w = w* and bias = 0.
     """
     H, d = reduced.b.shape[0], risk.task.dimension
     if right:

@@ -129,7 +129,9 @@ class HeadRisk(eqx.Module):
 
     @property
     def gap(self) -> Scalar:
-        """The factor 2n/(d + 2n (1 + s)) of |c|^2 + beta^2, the error of a guess, in `bound`."""
+        """The factor 2n/(d + 2n (1 + s)) in `bound`, which multiplies the squared error |c|^2 + beta^2 of the
+        guess.
+        """
         return 2 * self.inverse_length / self._room
 
     def bound(self, model: Reducible) -> Scalar:
@@ -153,7 +155,7 @@ class HeadRisk(eqx.Module):
         return self._split(found, cubic)
 
     def form(self, matrices: Float[Array, "... rows rows"]) -> Forms:
-        """The forms on tokens (xi, u^T xi + noise) that are given as matrices on tokens (x, y)."""
+        """Convert matrices on the tokens (x, y) to forms on the tokens (xi, u^T xi + noise)."""
         return self._split(self._lift @ _symmetric(matrices) @ self._lift.T)
 
     def mean(self, form: Forms) -> Float[Array, "..."]:
@@ -184,7 +186,7 @@ class HeadRisk(eqx.Module):
         return jax.tree.map(jnp.subtract, forms, self.best(w))
 
     def above(self, reduced: MultiHeadAttention, forms: Forms) -> Scalar:
-        """The risk of a model minus `bound`: mean squares, plus the terms of the query's token.
+        """The risk of a model minus `bound`, computed from mean squares and the terms of the query's token.
 
         **Arguments:** reduced: the model, of which only the guess is used; forms: the forms of the model.
         """
@@ -193,7 +195,7 @@ class HeadRisk(eqx.Module):
         return jnp.sum(energies[:-1]) + reduced.bias**2 * energies[-1] + self._of_query_token(reduced.w, forms)
 
     def separated(self, model: Reducible) -> Float[Array, " rows"]:
-        """The terms L_1(M_1), .., L_{d+1}(M_{d+1}) of (18) of Xie et al. (2025), for Lambda = Sigma_w = I.
+        """The terms L_1(M_1), .., L_{d+1}(M_{d+1}) in equation (18) of Xie et al. (2025), for Lambda = Sigma_w = I.
 
         L_i = E(<G, M_i> - w_i)^2 for i <= d, and L_{d+1} = E(1 + <G, M_{d+1}>)^2 E y_q^2. Their sum is the risk if
         the guess y_q does not depend on x_q.

@@ -15,10 +15,11 @@ from flowsim.tasks import LinearRegression
 class MaskedAttentionLoss(AbstractPopulationLoss):
     """The loss f = E (b^T C A x + <w, x>)^2 of `MaskedAttention` for the query x, exact for all (b, A).
 
-    C is the second moment matrix of the context's tokens (x_i, y_i). f is twice `LinearAttentionLoss` with
+    C is the second moment matrix of the context's tokens (x_i, y_i). f is twice the `LinearAttentionLoss` with
     (u12, u_{-1}) = -b and [U11; u21^T] = A, for a layer that does not attend to the query's token. This token only
-    enters the even part of the error. By (8) of Ahn et al. (2023) the weights of `minimizer` are optimal: they
-    minimise the odd part, and the even part is zero there.
+    enters the even part of the error, which `AbstractLinearAttentionLoss` defines together with the odd part. By
+    equation (8) of Ahn et al. (2023) the weights of `minimizer` are optimal: they minimise the odd part, and their
+    even part is zero.
 
     **Arguments:** task: as for `LinearAttentionLoss`. Sigma is its covariance and n its context length.
 
@@ -43,7 +44,8 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
         return 2 * self.unmasked.minimum
 
     def minimizer(self, gamma: ArrayLike = 1.0) -> MaskedAttention:
-        """The global minimum (8) with parameter gamma: b = gamma e_{d+1} and A = -[Gamma^-1; 0]/gamma.
+        """The global minimum b = gamma e_{d+1}, A = -[Gamma^-1; 0]/gamma for a number gamma, by equation (8) of Ahn
+        et al. (2023).
 
         Gamma is ((n+1)/n) Sigma + (tr Sigma/n) I.
 

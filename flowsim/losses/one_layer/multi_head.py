@@ -82,9 +82,10 @@ class MultiHeadLoss(AbstractPopulationLoss):
         return self.minimizer
 
     def separated(self, model: AnyHeads) -> Float[Array, " rows"]:
-        """The d + 1 terms L_1(M_1), .., L_{d+1}(M_{d+1}) of (18) of Xie et al. (2025), whose sum is the risk.
+        """The d + 1 terms L_1(M_1), .., L_{d+1}(M_{d+1}) in equation (18) of Xie et al. (2025). Their sum is the
+        risk.
 
-        **Raises:** `ValueError` if the guess depends on x_q, since (18) does not hold then.
+        **Raises:** `ValueError` if the guess depends on x_q, since equation (18) does not hold then.
         """
         reduced = model.reduced()
         if reduced.trainable or (checks.is_concrete(reduced.w) and np.any(np.asarray(reduced.w))):

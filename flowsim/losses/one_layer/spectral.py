@@ -82,7 +82,9 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
 
     @property
     def gamma_eigenvalues(self) -> Float[Array, " d"]:
-        """The eigenvalues gamma_i of Gamma = (1 + 1/N) Lambda + (tr Lambda/N) I, in the order of the task's."""
+        """The eigenvalues gamma_i of Gamma = (1 + 1/N) Lambda + (tr Lambda/N) I, in the order of the eigenvalues of
+        the task.
+        """
         return gamma_eigenvalues(self.task.eigenvalues, self.task.context_length)
 
     @property

@@ -164,8 +164,8 @@ def drawn(estimator: AbstractEstimator, samples: Samples, mesh: Mesh | None) -> 
 
 
 def cost(estimator: AbstractEstimator, model: PyTree, keys: Key[Array, " count"]) -> float:
-    """The variance of the gradient of one sample, times the number of operations for it that XLA counts. ``keys``
-    are those of the samples from which the variance is estimated.
+    """The variance of the gradient of one sample, multiplied by the number of operations that XLA counts for this
+    gradient. The variance is estimated from the samples with these ``keys``.
     """
     return float(_variance(estimator, model, keys)) * _needs(estimator, model).operations
 

@@ -250,7 +250,7 @@ def _energy(
     """The expected squared error tr(C R Lambda R^T) + v^T Lambda v of each sample, where C = E[w w^T].
 
     **Arguments:** task: the law of w and x_query; residual: the matrices (R; v^T), (d + 1, d, ...); law: the
-    covariances Lambda of the samples, or None for that of the task.
+    covariances Lambda of the samples, or None for the covariance of the task.
     """
     covariance = with_sample_axes(task.covariance, residual) if law is None else law
     if law is None and task.weights == "inverse-covariance":
@@ -296,7 +296,7 @@ def _has_residual(prompts: Prompts, model: PyTree, key: PRNGKeyArray) -> bool:
 @eqx.filter_jit
 def _missed(prompts: Prompts, model: PyTree, keys: Key[Array, " probes"]) -> tuple[Samples, Samples]:
     """The errors w^T x_query - yhat of the model on random prompts, computed from its predictions and from its
-    method ``residual``. Here w is a solution of the examples.
+    method ``residual``. Here w is a least-squares solution of w^T x_i = y_i for the examples of the prompt.
     """
 
     def both(key):

@@ -290,7 +290,9 @@ class MonteCarloLoss(AbstractPopulationLoss):
         return loss
 
     def _window(self, start: int, samples: int) -> "MonteCarloLoss":
-        """The loss that averages over ``samples`` consecutive samples of this one, from number ``start`` on."""
+        """The loss that averages only over the samples of this loss with the numbers ``start`` to ``start + samples
+        - 1``.
+        """
         first = self.first + jnp.asarray(start, jnp.uint32)
         if self.draws is not None and self.mesh is not None:
             # A slice of the draws would lie on the wrong devices, so these samples are drawn again.

@@ -25,7 +25,7 @@ def register(architecture: Architecture) -> None:
 def architecture_of(name: str) -> Architecture:
     """The architecture with this name.
 
-    **Raises:** `ProblemError` naming the field ``model.architecture`` if it does not exist.
+    **Raises:** `ProblemError` naming the field ``model.architecture`` if no architecture has this name.
     """
     if name not in _ARCHITECTURES:
         refuse(

@@ -23,7 +23,7 @@ from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 
 def _like(model: ModelTable, d: int) -> PyTree:
-    """Heads with zero weights, of the kind, the number and the guess that [model] gives with all defaults."""
+    """Heads with zero weights. [model], with all defaults, gives their kind, their number and their guess."""
     assert model.heads is not None, "a resolved table has it"
     H, guess = model.heads, guess_of(model)
     if model.blocks == "all":

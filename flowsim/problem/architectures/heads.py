@@ -26,7 +26,7 @@ _LOSSES = ("exact", "limit", "monte-carlo")
 
 
 def _zeros(model: ModelTable, d: int) -> MultiHeadAttention:
-    """Heads with zero weights, of the number and with the guess that [model] gives with all defaults."""
+    """Heads with zero weights. [model], with all defaults, gives their number and their guess."""
     assert model.heads is not None, "a resolved table has it"
     b, A = jnp.zeros((model.heads, d + 1)), jnp.zeros((model.heads, d + 1, d + 1))
     return MultiHeadAttention(b, A, **guess_of(model))

@@ -108,7 +108,7 @@ def _equal(table: InitTable, d: int, model: ModelTable) -> PyTree:
 def _random(table: InitTable, d: int, model: ModelTable) -> PyTree:
     """The start with Gaussian matrices. The A_i are symmetric if the model is; the B_i are not.
 
-    The A_i do not depend on whether the model has B_i.
+    For one seed the A_i are the same with and without B_i.
     """
     drawn = initialization.gaussian(scale_of(table), d, seed_of(table), _count(model))
     if model.symmetric:
@@ -139,10 +139,10 @@ def _explicit_layers(table: InitTable, d: int, model: ModelTable) -> MultiLayerA
 
 
 def _check_moves(model: ModelTable, name: str, kind: str, given: bool) -> None:
-    """Refuse a start without B_i or b_i if the model moves the covariates, and with them if the model does not.
+    """Refuse a start that lacks the B_i or b_i of a model that moves the covariates, or has them for another model.
 
-    **Arguments:** model: [model]; name, kind: the field and what it lists, for messages; given: whether the start
-    has the field.
+    **Arguments:** model: [model]; name: the field, "B" or "b"; kind: its elements in words, "matrices" or
+    "numbers"; given: whether the start has the field.
 
     **Raises:** `ProblemError` naming the field.
     """
@@ -186,7 +186,9 @@ def _equal_scalars(table: InitTable, d: int, model: ModelTable) -> PyTree:
 
 
 def _random_scalars(table: InitTable, d: int, model: ModelTable) -> PyTree:
-    """The start with independent a_i and b_i ~ scale N(0, 1). Each is drawn with the random key of its matrix."""
+    """The start with independent a_i and b_i ~ scale N(0, 1), each drawn with the key that `_random` uses for A_i
+    or B_i.
+    """
     k = model.depth
     drawn = jnp.ravel(initialization.gaussian(scale_of(table), 1, seed_of(table), 2 * k - 1))
     return _scalars(drawn[:k], model, drawn[k:])

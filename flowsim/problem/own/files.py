@@ -48,7 +48,7 @@ def split(place: str) -> tuple[str, str]:
 def find_own(place: str, kind: type[Kind]) -> Kind:
     """The object at a place FILE.py:NAME, which must be an instance of ``kind``. The file is executed if necessary.
 
-    **Raises:** `ProblemError` if there is no such object, or the file cannot be executed.
+    **Raises:** `ProblemError` if the file cannot be executed, or has no instance of ``kind`` with this name.
     """
     file, name = split(place)
     module, _ = module_of(os.path.abspath(file))
@@ -142,7 +142,8 @@ def module_of(path: str) -> tuple[types.ModuleType, str]:
 
 
 def texts_of(module: types.ModuleType) -> Texts:
-    """The content of a module's file, and of the user's files that it imports and reads, when they were executed.
+    """The contents that a module's file, and the user's files that it imports and reads, had when they were
+    executed.
 
     **Raises:** `ProblemError` if one of the files has detectably changed since then.
     """

@@ -277,7 +277,7 @@ def _table_of(place: str, digest: str) -> tuple[type[AbstractUserSpec], Document
 
     **Arguments:** place: FILE.py:NAME; digest: of the file.
 
-    **Raises:** `ProblemError` if there is no such function, or an argument cannot be a field.
+    **Raises:** `ProblemError` if the file has no function of this name, or an argument cannot be a field.
     """
     file, name = split(place)
     function = getattr(module_at(file, digest), name, None)
@@ -313,7 +313,7 @@ def _kind_of(argument: inspect.Parameter, place: str, line: int) -> object:
 
     **Arguments:** argument: of the function; place, line: of the function, for messages.
 
-    **Raises:** `ProblemError` if problem files have no such type.
+    **Raises:** `ProblemError` if problem files cannot hold values of the type.
     """
     given = argument.annotation
     if given is argument.empty:

@@ -20,7 +20,7 @@ _watched = 0  # files that are executed at present
 
 
 def read_by(path: pathlib.Path) -> set[pathlib.Path]:
-    """The user's files that the code of a file has read while it was executed, or that code it called has read."""
+    """The user's files that a Python file has read while it was executed, itself or through code that it called."""
     return _READ.get(path, set())
 
 

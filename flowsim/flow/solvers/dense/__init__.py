@@ -1,3 +1,3 @@
-"""Steps for flows of any loss: implicit ones, in the eigenbasis of a Hessian kept for many steps, and explicit
-ones.
+"""Steps for flows of any loss: explicit steps, and implicit steps that use the eigenbasis of one Hessian many
+times.
 """

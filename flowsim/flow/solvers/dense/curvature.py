@@ -73,7 +73,7 @@ class Curvature(NamedTuple):
         return along if k == n else along + sizes / damping[k:]
 
     def noise(self, y: Weights) -> Weights:
-        """The change of the field by rounding of the weights y: ``moved``, which belongs to other weights, scaled
+        """The change of the field by rounding of the weights y. It is ``moved``, computed at other weights, scaled
         to y.
         """
         terms = _terms(self.eigenvalues, self.basis, self.rest, y)
@@ -150,8 +150,8 @@ def eigenvectors(jacobian: Float[Array, "n n"]) -> tuple[Weights, Float[Array, "
     """Eigenvalues and eigenvectors, in columns, of the symmetric part of a matrix.
 
     Blocks that are not coupled share no eigenvector, so that the rounding of large entries does not affect small
-    ones. For this, each block is divided by its largest entry and shifted by a different multiple of the identity,
-    which leaves its eigenvectors unchanged.
+    entries. For this, each block is divided by its largest entry and shifted by a different multiple of the
+    identity, which leaves its eigenvectors unchanged.
     """
     jacobian = (jacobian + jacobian.T) / 2
     sizes = jnp.sqrt(jnp.max(jnp.abs(jacobian), axis=1))

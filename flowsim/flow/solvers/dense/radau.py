@@ -99,7 +99,7 @@ class _Attempt(NamedTuple):
 
     - newton, curvature: the state of the iteration, and the eigenvectors of the Hessian.
     - computed: whether the Hessian was computed in this step.
-    - renew: whether the next attempt must compute it.
+    - renew: whether the next attempt must compute the Hessian again.
     - fields: the number of evaluations of the field so far.
     """
 
@@ -204,7 +204,7 @@ class DenseRadau(AbstractRadau):
 
     def _leaving(self, curvature: Curvature, start: Weights, end: Weights) -> Float[Array, " k"]:
         """The tolerance of the component along each eigenvector, from the current absolute values of the weights.
-        It is infinite unless the eigenvalue is positive, so that errors along the eigenvector grow.
+        It is infinite unless the eigenvalue is positive. Only then do errors along the eigenvector grow.
         """
         sizes = jnp.abs(curvature.basis.T) @ jnp.maximum(jnp.abs(start), jnp.abs(end))
         tolerance = jnp.maximum(self.rtol, _LEAST_RTOL) * sizes + self.atol + SMALLEST_ERROR

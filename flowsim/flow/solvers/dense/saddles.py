@@ -167,8 +167,8 @@ def _ritz(
 
 
 def may_creep(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:
-    """Whether an eigenvector of a nearly zero eigenvalue lies mostly in tiny weights that move. Then `leaves` must
-    be tested.
+    """Whether an eigenvector of a nearly zero eigenvalue lies mostly in tiny weights that move. Only the test
+    `leaves` can then decide whether the flow is at a saddle.
 
     **Arguments:** as for `leads_away`.
     """

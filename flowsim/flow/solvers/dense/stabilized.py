@@ -138,7 +138,7 @@ def _estimate(z: float, A: np.ndarray, stages: np.ndarray, error: np.ndarray) ->
 
 def _recurrence(w: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The diagonal and off-diagonal entries (count,) of the Jacobi matrix for the weight |w|^2/sqrt(1 - x^2) on
-    [-1, 1], by the procedure of Stieltjes. ``w`` holds the zeros of the polynomial.
+    [-1, 1], by the procedure of Stieltjes. ``w`` holds the zeros of the polynomial w(x).
     """
     nodes = count + 8
     x = np.cos((2 * np.arange(nodes) + 1) * np.pi / (2 * nodes))
@@ -172,7 +172,7 @@ def _scaled(diagonal: np.ndarray, beside: np.ndarray, slope: float) -> np.ndarra
 
 def _solve(conditions: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
     """Solve conditions(x) = 0 by Newton's method from x, with derivatives by differences. If the system is
-    underdetermined, each correction is the one of least norm.
+    underdetermined, each correction has the least norm.
     """
     for _ in range(50):
         left = conditions(x)
