@@ -151,7 +151,7 @@ class Course:
 
     def is_promising(self, before: Chunk, pace: float) -> bool:
         """Whether an implicit method, at its longest steps, would need less than a quarter of the evaluations of
-        the field that the explicit one needs while time grows by a factor e.
+        the field that the explicit method needs, while time grows by a factor e.
 
         **Arguments:** before: the last chunk; pace: the time that the explicit method advances for each evaluation.
         """
@@ -198,8 +198,8 @@ class Course:
     def _between(self, origin: float, steps: "_Points", plan: "_Plan") -> tuple["_Points", bool]:
         """The points of the flow at the requested times inside steps, and whether all could be computed.
 
-        A requested time that equals the end of a step up to rounding needs no point: in ``steps`` that end becomes
-        an output at the requested time.
+        If a requested time equals the end of a step up to rounding, the result has no point for it. Instead that
+        end becomes an output in ``steps``.
         """
         t, asked = steps.since, self.requested - origin
         # Steps may be shorter than the rounding of the time.

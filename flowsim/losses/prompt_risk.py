@@ -23,7 +23,7 @@ def risk(model: LinearAttention, task: Task, test_length: ArrayLike) -> Scalar:
     If the prompts follow a training law (fixed or random covariance, isotropic w, no label noise, no query
     covariance), any weights are allowed. For other laws u12 = u21 = 0 is required. With V = u_{-1} U11 the
     prediction is then yhat = ((1/M) sum y_i x_i)^T V x_query, and the risk is the error of the best linear
-    predictor plus squares.
+    predictor plus a sum of squares.
 
     **Arguments:**
 
@@ -33,7 +33,7 @@ def risk(model: LinearAttention, task: Task, test_length: ArrayLike) -> Scalar:
 
     **Raises:** `ValueError` if M is not a length, if the model has another dimension, or if u12 or u21 is not zero
     while the prompts have label noise, a query covariance, another law of w or a `JointLaw`. If u12 and u21 are
-    traced, the last error is not raised, and the risk is NaN.
+    traced, they raise no error and the risk is NaN.
     """
     check_model(model, task)
     return risk_function(task, test_length)(model)

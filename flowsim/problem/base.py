@@ -33,7 +33,8 @@ Observable = Callable[[PyTree], Scalar]
 class StopTable(AbstractTable, frozen=True):
     """flow.stop: the thresholds at which the flow ends.
 
-    **Fields:** excess: relative to the start's excess; grad_norm: relative to the largest gradient norm so far.
+    **Fields:** excess: the excess loss, relative to the excess loss at the start; grad_norm: the gradient norm,
+    relative to the largest gradient norm so far.
     """
 
     excess: Threshold = 1e-12

@@ -95,8 +95,8 @@ class LawTable(AbstractTable, frozen=True):
 class _Family:
     """A family of laws.
 
-    **Arguments:** make: table -> the law; needed: the fields that the table must have; allowed: the further fields
-    that it may have.
+    **Arguments:** make: table -> the law; needed: the fields that the table must have; allowed: the optional fields
+    of the table.
     """
 
     make: Callable[[LawTable], AbstractCovarianceLaw]

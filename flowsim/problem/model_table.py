@@ -15,8 +15,8 @@ class LossTable(AbstractTable, frozen=True):
 
     **Fields:**
 
-    - kind: "exact"; "printed", the formula as the paper prints it, for papers in which it is not exact; "limit",
-      the limit of an infinite context; or "monte-carlo".
+    - kind: "exact"; "printed", the formula that a paper prints although it is not exact; "limit", the limit of an
+      infinite context; or "monte-carlo".
     - samples, replicates, seed, method: arguments of `MonteCarloLoss`, only for kind = "monte-carlo".
     """
 

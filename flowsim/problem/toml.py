@@ -232,7 +232,8 @@ def _either(words: Sequence[str]) -> str:
 def _explain(message: str, tables: Tables, known: Mapping[str, Field]) -> NoReturn:
     """Raise a `ProblemError` for a message of the decoder, with the field and the known name nearest to it.
 
-    **Arguments:** message: the decoder's; tables: what was decoded; known: the fields, by dotted name.
+    **Arguments:** message: the message of the decoder; tables: the mappings that it refused; known: the
+    descriptions of all fields, by dotted name.
     """
     what, _, where = message.partition(" - at `$")
     path = where.strip(".`")

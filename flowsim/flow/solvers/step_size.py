@@ -41,9 +41,9 @@ def next_length(length: Scalar, error: Scalar, order: ArrayLike, past: Past) -> 
     **Arguments:**
 
     - length: the length of the step just made.
-    - error: its error in units of the tolerance, infinite if the step failed.
+    - error: the error of this step in units of the tolerance, infinite if the step failed.
     - order: the error is proportional to length^order.
-    - past: the last accepted step before.
+    - past: the last accepted step before this step.
 
     **Source:** Gustafsson, Control-theoretic techniques for stepsize selection in implicit Runge-Kutta methods
     (1994).

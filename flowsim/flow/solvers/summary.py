@@ -141,7 +141,7 @@ class Summarizing(AbstractObserver):
 
     @property
     def last(self) -> Scalar:
-        """The time at which the flow ends if it meets no stop."""
+        """The time at which the flow ends if no stop ends it earlier."""
         horizon = FIRST_STEP * self.timescale * 10.0**HORIZON_DECADES
         return jnp.where(jnp.isinf(self.ends.t1), jnp.maximum(horizon, self.ends.earliest), self.ends.t1)
 

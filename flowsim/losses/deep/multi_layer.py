@@ -102,7 +102,7 @@ class LoopedLoss(AbstractLayersLoss):
 
     **Arguments:**
 
-    - task: a `LinearRegression` without the options of test prompts.
+    - task: a `LinearRegression` whose ``shifts`` are empty.
     - loops: L, at most 7, or 4 without ``symmetric``.
     - form: "exact" or "printed".
     - symmetric: whether the loss is restricted to symmetric A and u = 0. The gradient in A is then symmetric. Other
@@ -170,7 +170,7 @@ class MultiLayerLoss(AbstractLayersLoss):
 
     **Arguments:**
 
-    - task: a `LinearRegression` without the options of test prompts.
+    - task: a `LinearRegression` whose ``shifts`` are empty.
     - layers: k, at most 4, or 3 without ``symmetric``.
     - symmetric: whether the loss is restricted to symmetric A_i.
 

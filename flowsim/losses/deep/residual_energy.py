@@ -82,7 +82,7 @@ class ResidualEnergy(eqx.Module):
 
 @functools.cache
 def layer_terms(layers: int, symmetric: bool, weighted: bool) -> TracePolynomial:
-    """The polynomial E tr(S R R^T) if each layer has its own matrix. S = I unless ``weighted``.
+    """The polynomial E tr(S R R^T) with R = (I - W A_1) ... (I - W A_k), where S = I unless ``weighted``.
 
     **Arguments:** layers: the number k of layers; symmetric: whether the A_i are symmetric.
     """
@@ -92,7 +92,7 @@ def layer_terms(layers: int, symmetric: bool, weighted: bool) -> TracePolynomial
 
 @functools.cache
 def loop_terms(loops: int, symmetric: bool, weighted: bool) -> TracePolynomial:
-    """The polynomial E tr(S R R^T) if all layers have the same matrix A. S = I unless ``weighted``.
+    """The polynomial E tr(S R R^T) with R = (I - W A)^L, where L is ``loops`` and S = I unless ``weighted``.
 
     **Arguments:** loops: the number of layers; symmetric: whether A is symmetric.
     """

@@ -242,11 +242,15 @@ class LabelResiduals(AbstractResiduals):
         return moved + (model.bias - self.like.bias) * (model.bias + self.like.bias)
 
     def _turned(self, model: AbstractLabelHeads) -> Matrix:
-        """The change of the residuals if the guess differs from the guess of ``like``; zero if it is trained."""
+        """The change of the residuals if the guess differs from the guess of ``like``. Zero if the guess is
+        trained.
+        """
         return self.root @ jnp.outer(self.turn, self._further(model))
 
     def _further(self, model: AbstractLabelHeads) -> Float[Array, " d"]:
-        """The change of c if the guess differs from the guess of ``like``. Zero if the guess is trained."""
+        """The change of c = K_q^T (g - mu) if the guess differs from the guess of ``like``. Zero if the guess is
+        trained.
+        """
         if model.trainable:
             return jnp.zeros_like(self.turn)
         return self.risk.query_root.T @ jax.lax.stop_gradient(model.w - self.like.w)

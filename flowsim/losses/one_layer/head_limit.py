@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 @eqx.filter_jit
 def least(risk: HeadRisk, reduced: MultiHeadAttention, right: bool) -> tuple[MultiHeadAttention, Scalar]:
-    """The heads of least risk among those with the guess of a model and as many heads, and their risk.
+    """The heads of least risk for the guess and the number of heads of a model, and their risk.
 
     **Arguments:** risk: the `HeadRisk` for Lambda = Sigma_w = I; reduced: the model; right: whether the guess is
     known to be exact, that is w = w* and bias = 0.

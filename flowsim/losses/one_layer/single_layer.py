@@ -40,7 +40,7 @@ class AbstractLinearAttentionLoss(AbstractPopulationLoss):
 
     @abc.abstractmethod
     def parts(self, model: LinearAttention) -> tuple[Scalar, Scalar]:
-        """The numbers (1/2) E odd^2 - min L and E even^2 of a model."""
+        """The numbers (1/2) E odd^2 - min L and E even^2 for the odd and the even part of a model's error."""
 
     def __call__(self, model: LinearAttention) -> Scalar:
         return self.minimum + self.excess(model)
@@ -76,7 +76,7 @@ class LinearAttentionLoss(AbstractLinearAttentionLoss):
     Let Gamma = (1 + 1/N) Lambda + (tr Lambda/N) I. The odd part of `AbstractLinearAttentionLoss` is
     (1/2) E odd^2 - min L = (1/2) |Gamma^{1/2} (Lambda^{1/2} V Lambda^{1/2} - Lambda Gamma^-1)|_F^2.
 
-    **Arguments:** task: a `LinearRegression` with isotropic weights and without the options of test prompts.
+    **Arguments:** task: a `LinearRegression` with isotropic weights, whose ``shifts`` are empty.
 
     **Fields:** eigenvalues, eigenvectors: of Lambda, (d,) and (d, d) with eigenvectors as columns.
 
@@ -113,7 +113,7 @@ class LinearAttentionLoss(AbstractLinearAttentionLoss):
         return Arrowhead(jnp.outer(self.gamma_eigenvalues * lam, lam), lam**2, self.eigenvectors)
 
     def parts(self, model: LinearAttention, query_token: bool = True) -> tuple[Scalar, Scalar]:
-        """The numbers (1/2) E odd^2 - min L and E even^2 of a model.
+        """The numbers (1/2) E odd^2 - min L and E even^2 for the odd and the even part of a model's error.
 
         **Arguments:** model: the weights; query_token: whether the layer attends to the query's token.
         """
@@ -135,7 +135,8 @@ def least_loss(lam: Float[Array, " d"], length: Scalar) -> Scalar:
 
 
 def _even_energy(task: LinearRegression, lam: Float[Array, " d"], model: LinearAttention, query_token: bool) -> Scalar:
-    """E even^2 for Lambda = diag(lam), by the formulas of `HeadRisk` in O(d^2) operations.
+    """The mean square E even^2 of the even part of the error for Lambda = diag(lam), in O(d^2) operations by the
+    formulas of `HeadRisk`.
 
     Let b = (p, u_{-1}) with p = Lambda^{1/2} u12, and let B = Lambda^{1/2} U11 Lambda^{1/2}. Let a_i be the columns
     of the matrix B with the row (Lambda^{1/2} u21)^T below it. The d quadratic forms of `HeadRisk` are the

@@ -210,8 +210,8 @@ ESTIMATORS: tuple[type[AbstractEstimator], ...] = (
 
 
 def averages(task: PyTree) -> bool:
-    """Whether a task is a linear regression without shifts, so that errors can be averaged exactly over w and
-    x_query.
+    """Whether a task is a linear regression with empty ``shifts``, so that errors can be averaged exactly over w
+    and x_query.
     """
     if isinstance(task, LinearRegression):
         return not task.shifts

@@ -128,8 +128,8 @@ def _gain(losses: Float[Array, " points"]) -> Scalar:
 def _is_lower(
     system: AbstractSystem, state: PyTree, start: PyTree, gains: Float[Array, " distances"]
 ) -> Bool[Array, ""]:
-    """Whether one of the gains in loss is larger than rounding of the loss, and than a tiny fraction (1e-12) of the
-    decrease of the loss since the start, which a flow near a minimum may still gain.
+    """Whether one of the gains in loss is larger than rounding of the loss, and larger than 1e-12 times the
+    decrease of the loss since the start. A flow near a minimum may still gain less than that.
     """
     first, now = system.record(start).loss, system.record(state).loss
     return jnp.max(gains) > jnp.maximum(_ROUNDING * _EPS * jnp.abs(now), _LESS * jnp.abs(first - now))
@@ -182,8 +182,8 @@ def _is_tiny(weights: Array) -> Bool[Array, " n"]:
 
 
 def _displacements(point: Array, moves: Array, rates: Array, basis: Array) -> Float[Array, "draws n"]:
-    """Random displacements of the weights, (draws, n): some in all weights that move, some in tiny weights only,
-    and the opposite of each. Components along eigenvectors with curvature are damped.
+    """Random displacements of the weights, (draws, n): some in all weights that move, some in tiny weights only.
+    The negative of each is included. Components along eigenvectors with curvature are damped.
 
     **Arguments:** point: the weights; moves: 1 for weights that move, else 0; rates, basis: as for `leads_away`.
     """
