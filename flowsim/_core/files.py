@@ -106,7 +106,7 @@ def bytes_of(path: str | os.PathLike) -> bytes:
 def read_document(path: str | os.PathLike) -> Document:
     """The object of a JSON file.
 
-    **Raises:** `DamagedFileError`; `OSError` if the disk cannot read the file.
+    **Raises:** `DamagedFileError` if the file is not JSON or holds no object; `OSError` if the disk cannot read it.
     """
     content = bytes_of(path)
     try:

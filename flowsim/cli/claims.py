@@ -46,7 +46,9 @@ _FLOWSIM = f"""@misc{{flowsim,
 
 
 def claims(pattern: str, *, as_json: bool) -> int:
-    """List the claims whose ids match a pattern. If none does, list the claim with this id and its parts."""
+    """List the claims whose ids match a pattern. If no id matches, the pattern is read as the id of a claim, and
+    this claim is listed with its parts.
+    """
     chosen = [claim for claim in papers.ALL_CLAIMS if fnmatch.fnmatchcase(claim.id, pattern)] or claims_of(pattern)
     if as_json:
         names = {"id": "id", "source": "source", "form": "form", "statement": "text", "latex": "statement"}
@@ -153,8 +155,8 @@ def certify(
     form: str,
     until: float | None,
 ) -> int:
-    """Write a certificate of a claim to the file ``out``, for the given problem or for the first of the claim's
-    problems for which one is found.
+    """Write a certificate of a claim to the file ``out``. Without ``problem``, the claim's own problems are tried
+    in order until a certificate is found.
 
     **Returns:** the exit status: 3 if no certificate is found, else 0.
     """

@@ -151,7 +151,7 @@ def exit_status(strict: bool, verdicts: Iterable[Verdict], statuses: Iterable[St
 
     - strict: whether a violated claim counts.
     - verdicts: the verdicts.
-    - statuses: how the integrations ended, None for a case without integration.
+    - statuses: how the integrations ended; None where nothing was integrated.
     """
     if any(status is not None and not status.finished for status in statuses):
         return UNFINISHED

@@ -25,8 +25,8 @@ class Room(NamedTuple):
 
     **Fields:**
 
-    - margin: the least ratio of the signed slack to the size of the bound. Infinite if the statement promises
-      nothing, NaN if it could not be computed.
+    - margin: the least ratio of the signed slack to the size of the bound. Infinite if the statement says nothing
+      about the problem, NaN if the ratio could not be computed.
     - factor: the factor by which a lower bound can be multiplied, or an upper bound divided, so that the statement
       still holds at all rows. Infinite if no row has two positive sides.
     - clear: whether the statement fails by more than the errors at some row.

@@ -144,8 +144,9 @@ def claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
     """The claims of papers and of the problem's file that are about the problem's model.
 
     Claims along a flow are included only if the problem is a flow, and claims about gradient descent only if it is
-    a descent. With a pattern, the claims whose ids match it are returned. Without one, all claims of the file are
-    returned, and those of papers that are about the whole flow or descent and not only about the start.
+    a descent. With a pattern, the claims whose ids match it are returned. Without a pattern, all claims of the file
+    are returned, and the claims of papers about the whole flow or descent. Claims of papers about the start alone
+    are then left out.
 
     **Raises:** `ProblemError` if no id matches the pattern; `ValueError` if a claim of the file has sides of
     different shapes.
@@ -185,7 +186,8 @@ def _enter(out: pathlib.Path, problem: Problem, resume: bool) -> dict[str, np.nd
 
     **Returns:** the arrays of the trajectory that the folder holds, or None.
 
-    **Raises:** `ProblemError` if the folder holds a run and ``resume`` is False, or if its problem is another one.
+    **Raises:** `ProblemError` if the folder holds a run and ``resume`` is False, or if it holds the run of another
+    problem.
     """
     file, spec = out / "problem.toml", problem.spec
     with folder_of(out):
@@ -236,8 +238,8 @@ def _written(file: pathlib.Path, spec: AbstractSpec) -> Tables:
 
 
 def _kept(file: pathlib.Path, problem: Problem, known: bool) -> dict[str, np.ndarray] | None:
-    """The arrays of the trajectory in a file. None if there is no file, or if it is damaged in the folder of this
-    problem.
+    """The arrays of the trajectory in a file. None if the file does not exist, or if it is damaged and ``known`` is
+    True.
 
     **Arguments:** file: the file; problem: the problem; known: whether the folder belongs to a run of this problem.
 

@@ -113,6 +113,6 @@ def _start(scale: ArrayLike, shape: Float[Array, "d d"], *, normalised: bool) ->
 def _scaled(
     sigma: Float[Array, ""], shape: Float[Array, "d d"], normalised: bool
 ) -> tuple[Float[Array, "d d"], Float[Array, ""]]:
-    """The matrix ``shape`` times sigma, divided by its Frobenius norm if ``normalised``; and that norm."""
+    """Return sigma M and |M|_F for the matrix M = ``shape``. With ``normalised``, the first is sigma M/|M|_F."""
     size = jnp.linalg.norm(shape)
     return sigma * shape / (size if normalised else 1.0), size

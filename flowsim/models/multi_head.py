@@ -73,7 +73,7 @@ class MultiHeadAttention(eqx.Module):
 
 
 class FactoredMultiHeadAttention(eqx.Module):
-    """`MultiHeadAttention` in which the four matrices of each head are the weights, as the paper trains them.
+    """`MultiHeadAttention` in which the four matrices of each head are the weights, as in a transformer.
 
         prediction = [E + sum_h (1/C) W^P_h W^V_h E W^M (E^T (W^K_h)^T W^Q_h E)]_{d+1, C+1}
 

@@ -32,7 +32,7 @@ class ScalarLayers(eqx.Module):
         self.b = None if b is None else checks.as_array("b", b, (self.a.shape[0] - 1,))
 
     def attention(self, covariance: ArrayLike | Iterable) -> MultiLayerAttention:
-        """The `MultiLayerAttention` with these scalars.
+        """The `MultiLayerAttention` with A_i = a_i S^-1 and B_i = b_i I.
 
         **Arguments:** covariance: (d, d) S.
 
@@ -65,7 +65,7 @@ class ScalarLoop(eqx.Module):
         self.loops = checks.count("loops", loops)
 
     def attention(self, covariance: ArrayLike | Iterable) -> LoopedAttention:
-        """The `LoopedAttention` with this scalar.
+        """The `LoopedAttention` with A = a S^-1 and u = 0.
 
         **Arguments:** covariance: (d, d) S.
 

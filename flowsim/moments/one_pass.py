@@ -184,7 +184,8 @@ def _of_contexts(H: Matrix, Sigma: Matrix, noise: Scalar, q: Scalar) -> tuple[Ma
 
         I - Gamma* H = q (Sigma H + s I) ((1 + q) Sigma H + q s I)^-1.
 
-    **Arguments:** H: the covariance of x; Sigma: of w; noise: the variance of the label noise; q: 1/N.
+    **Arguments:** H: the covariance of x; Sigma: the covariance of w; noise: the variance of the label noise; q:
+    1/N.
 
     **Returns:** E v v^T, (2d, 2d); E v v v v, (2d, 2d, 2d, 2d); I - Gamma* H, (d, d).
     """

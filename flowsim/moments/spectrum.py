@@ -155,7 +155,7 @@ def spectral_recurrence(
     - dimension: d.
     - context_length: n, finite.
     - size: the number of shifts.
-    - digits: of the decimals, some of which are lost.
+    - digits: the number of digits of the decimals. Cancellation spoils some of them.
     - times_x: whether the measure is f -> E tr W f(W - I) instead.
     """
     d, n = checks.count("dimension", dimension), _length(context_length)

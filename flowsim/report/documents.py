@@ -43,8 +43,8 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
     To fit the width, in this order: long texts are cut, the form is abbreviated, ids lose the paper's name, the
     columns tightness, floor and place are left out, and ids lose more of their beginning. 45 columns always
     suffice, or 58 with a column of certificates. Space that is left shows the statements, cut to fit. A line below
-    the table gives the time up to which statements for all t were judged, unless their rows give it or all later
-    times are bounded too.
+    the table gives the time up to which statements for all t were judged, unless the rows give this time, or the
+    verdicts bound all later times too.
 
     **Arguments:**
 

@@ -105,7 +105,9 @@ def counts_in(page: str) -> dict[tuple[str, str], dict[Judgement, int]]:
 
 
 def _own(group: Iterable[Entry]) -> list[Entry]:
-    """Return the entries about the problems that a claim lists, without its counterexample."""
+    """Return the entries of a claim on the problems that it lists. An entry on its smallest counterexample is left
+    out.
+    """
     return [entry for entry in group if entry.name != COUNTEREXAMPLE]
 
 

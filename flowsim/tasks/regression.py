@@ -68,7 +68,8 @@ class LengthLaw(eqx.Module):
 
 
 class LinearRegression(eqx.Module):
-    """Linear regression prompts with a fixed covariance. With the default options they are the training prompts.
+    """Linear regression prompts with a fixed covariance. The default options give the prompts on which models are
+    trained.
 
     x_i ~ N(0, Lambda), x_query ~ N(0, Lambda_query) and w are independent. The labels of the context and of the
     query are y = <w, x> + label_noise N(0, 1). By default w ~ N(0, I).
@@ -183,7 +184,8 @@ class LinearRegression(eqx.Module):
 
     @property
     def shifts(self) -> tuple[str, ...]:
-        """The names of the options that are given: label_noise, query_covariance, weight, prior_mean, ..
+        """The names of the options that are set, and not None: label_noise, query_covariance, weight, prior_mean,
+        ..
 
         A covariate shift is not among them, since it only changes ``covariance``.
         """

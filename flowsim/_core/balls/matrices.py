@@ -21,7 +21,7 @@ _DIAGONALIZED: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
 
 
 def _each_matrix(factorize: Callable[..., tuple]) -> Callable[..., list[np.ndarray]]:
-    """A factorization that is applied to every matrix of a batch."""
+    """Turn a factorization of one matrix into a function that factorizes every matrix of a batch."""
 
     def all_of_them(matrices: Balls, *others: Balls) -> list[np.ndarray]:
         batch = matrices.shape[:-2]

@@ -1,6 +1,7 @@
 """JAX's operations on arrays of balls.
 
-A comparison that the balls do not decide gives a ball from 0 to 1. A selection by it gives the hull of the cases.
+A comparison that the balls do not decide gives a ball from 0 to 1. A selection by this ball gives the hull of the
+cases.
 """
 
 import functools
@@ -54,7 +55,7 @@ def as_balls(value: Value) -> Balls:
 
 
 def _each(function: Callable, arguments: int) -> Callable:
-    """An operation on arrays, called with JAX's parameters first, that applies a function to each ball.
+    """Turn a function of single balls into an operation on arrays, whose first argument is JAX's parameters.
 
     **Arguments:** arguments: the number of arrays.
     """
@@ -163,7 +164,7 @@ def _sqrt(x: flint.arb) -> flint.arb:
 
 
 def _of_all(root: Callable) -> Callable:
-    """A root or a power that is NaN for every ball with numbers on which it is not defined."""
+    """A root or a power that is NaN for every ball that contains a number at which the function is not defined."""
 
     def of_all(x: flint.arb, *exponent: flint.arb) -> flint.arb:
         whole = any(one.is_integer() for one in exponent)

@@ -1,9 +1,9 @@
 """Widen the bounds of a claim's spaces: try problems beyond one end of one axis, where the statement may fail.
 
-Bounds of seeds, of lists and of ranks, which are at most the dimension, are not tested. Numbers are drawn up to ten
-times an upper bound, or down to a tenth of a lower one. If the axis has negative numbers, or if the lower bound is
-zero, they are drawn up to the length of the axis beyond the bound. Sizes of arrays decide the cost of a problem.
-They exceed a bound by at most a quarter of it, or by one if that is more.
+The bounds of seeds, of lists and of ranks are not tested; a rank is at most the dimension. Numbers are drawn up to
+ten times an upper bound, or down to a tenth of a lower bound. If the axis has negative numbers, or if the lower
+bound is zero, numbers are drawn up to the length of the axis beyond the bound. Sizes of arrays decide the cost of a
+problem. They exceed a bound by at most a quarter of the bound, or by one if that is more.
 """
 
 import functools
@@ -194,7 +194,7 @@ class Outlook:
 def _exists(space: Space, point: Point, refused: list[str]) -> bool:
     """Whether the problem at a point can be built. If not, the reason is added to ``refused``.
 
-    This is tested here since a compiled program does not check the values of a problem.
+    The test is needed since a compiled program does not check the values of a problem.
     """
     try:
         built(space, point.values)
@@ -236,9 +236,9 @@ def _candidates(
 ) -> Iterator[tuple[Point, int | float | list[float] | None]]:
     """Problems at which the statement seems to fail, in the order in which they are judged.
 
-    First come problems found by bisection between each given failure and the bound, the nearest to the bound first.
-    Then come the given failures. Each problem is paired with the nearest value of the axis at which the statement
-    does not fail, or None if it is not known. There is no bisection for axes of sizes.
+    First come problems found by bisection between the bound and each failure in ``fails``, the nearest to the bound
+    first. Then come the failures themselves. Each problem is paired with the nearest value of the axis at which the
+    statement does not fail, or with None if no such value is known. There is no bisection for axes of sizes.
     """
     ways = [] if bound.sizes else [_way_back(screen, bound, point, clock) for point in fails]
     yield from sorted(ways, key=lambda way: bound.factor(way[0].values[bound.axis]))
@@ -251,7 +251,8 @@ def _way_back(
     """Move a failure towards the bound by bisection, with all other axes fixed.
 
     **Returns:** the nearest problem to the bound at which the statement seems to fail, and the nearest value of the
-    axis at which it does not. This value is None if it is not known, or if the statement also fails at the bound.
+    axis at which it does not fail. This value is None if it is not known, or if the statement also fails at the
+    bound.
     """
 
     def at(part: float) -> Point:

@@ -81,7 +81,7 @@ def together(names: Sequence[str], seen: Seen, needed: Names) -> list[Names]:
 
 
 def dropped(claim: Claim, spaces: Sequence[Space], group: Names, seen: Seen, clock: Clock) -> Dropped:
-    """Judge the problems that miss exactly the hypotheses of a group, as far as the time allows.
+    """Judge the problems that violate each hypothesis of a group and meet all others, as far as the time allows.
 
     **Arguments:**
 
@@ -110,8 +110,8 @@ def dropped(claim: Claim, spaces: Sequence[Space], group: Names, seen: Seen, clo
 
 
 def simplified(claim: Claim, spaces: Sequence[Space], of: Dropped, clock: Clock) -> Ablated:
-    """The row with its counterexample simplified, as far as the time allows, and with the change of its start in
-    words.
+    """The row ``of`` with its counterexample simplified, as far as the time allows. The change of the start is
+    given in words.
     """
     row, point = of
     if row.counterexample is None or point is None:
@@ -124,7 +124,7 @@ def simplified(claim: Claim, spaces: Sequence[Space], of: Dropped, clock: Clock)
 
 
 def _without(claim: Claim, spaces: Sequence[Space], group: Names, clock: Clock) -> Screen:
-    """A screen for the claim about problems that meet none of the hypotheses in a group, but all others."""
+    """A screen for the claim on problems that violate each hypothesis of a group and meet all others."""
     conditions = opposite(claim.hypotheses, group)
     return Screen(dataclasses.replace(claim, hypotheses=conditions), spaces, clock.longest)
 

@@ -128,8 +128,9 @@ class Widened(AbstractRow):
     - reach: the farthest value beyond the bound that was allowed.
     - counterexample: a problem beyond the bound that meets all hypotheses and violates the statement. Its values of
       the other axes are in the space. None if none was found.
-    - stands: the value of the axis nearest to the counterexample at which no failure was found, with the same
-      values of the other axes; None if it was not searched, or if the statement also fails at the bound.
+    - stands: the value of this axis nearest to the counterexample at which no failure was found, while the other
+      axes have the values of the counterexample; None if it was not searched for, or if the statement also fails at
+      the bound.
     - inside: whether the counterexample is at the bound itself, hence in the space.
     - misses: for each problem, how far beyond the bound it is, as a factor, and whether the statement seems to fail
       there.

@@ -32,7 +32,8 @@ def changed(space: Space, place: int, times: int) -> Space:
     Sizes of arrays are 2 if their axis allows it. Each change applies to one array of the start, or to all. The
     axes ``change.K.kind``, ``change.K.amount`` and ``change.K.seed`` describe the K-th change, counted from 0.
 
-    **Arguments:** space: the space of the problems; place: its index; times: the number of successive changes.
+    **Arguments:** space: the space of the problems; place: the index of the space; times: the number of successive
+    changes.
     """
     example = Sampler(space, place, 0).draw(0, 1)[0].values
     axes = {

@@ -1,4 +1,4 @@
-"""Audits: claims judged on their problems, by one process or many. Finished verdicts are kept."""
+"""Audits: claims judged on their problems, by one process or many. Finished verdicts are saved and used again."""
 
 from flowsim.experiments.audit.judging import Entry as Entry
 from flowsim.experiments.audit.judging import entry_of as entry_of

@@ -55,7 +55,7 @@ class _Case(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """The cases to judge on one problem.
+    """The cases to judge on one problem. A case is a claim with a problem.
 
     **Fields:** spec: the problem; keys: the key of each case (see `_keys`), by the index of the case in the list of
     all cases.
@@ -92,7 +92,7 @@ def judge_all(
     - own: the file of the claims if they do not belong to a paper.
 
     **Returns:** the entries in the order of the claims. Entries of other shards are left out unless their verdicts
-    are kept.
+    are in ``kept``.
 
     **Raises:** `ProblemError` in one line.
     """
@@ -135,7 +135,9 @@ def _cases(chosen: Iterable[Claim], overrides: Sequence[str], skipped: list[str]
 
 
 def _groups(cases: Sequence[_Case]) -> Iterable[list[int]]:
-    """Group the indices of the cases that are judged together: those of one paper on one problem."""
+    """Group the indices of cases (pairs of a claim and a problem) that are judged together: those of one paper on
+    one problem.
+    """
     groups: dict[tuple[AbstractSpec, str], list[int]] = {}
     for place, case in enumerate(cases):
         groups.setdefault((case.spec, case.claim.id.partition(".")[0]), []).append(place)
@@ -143,7 +145,8 @@ def _groups(cases: Sequence[_Case]) -> Iterable[list[int]]:
 
 
 def _keys(kept: Kept, cases: Sequence[_Case]) -> list[str]:
-    """The digests of all that the verdict of each case depends on, for cases on one problem.
+    """For each case (a claim with a problem), a digest of all that its verdict depends on. All cases have one
+    problem.
 
     Claims along the flow are compared together, so that the digest of each such case covers all of them.
     """
@@ -157,7 +160,7 @@ def _judge_calls(
     executor: Executor | None,
     own: str | None,
 ) -> Iterator[tuple[int, list[Document]]]:
-    """Compute calls in this process or on an executor, and yield the number of each call with the results of its
+    """Compute calls in this process or on an executor, and yield the index of each call with the results of its
     cases.
     """
     if executor is None:
@@ -172,7 +175,9 @@ def _judge_calls(
 
 
 def entry_of(claim: Claim, name: str, spec: AbstractSpec, kept: Kept) -> Entry:
-    """The entry of a claim on one problem. Its verdict is loaded if it is kept, and otherwise judged and kept."""
+    """The entry of a claim on one problem. If its verdict is not in the folder ``kept``, the claim is judged and
+    the verdict is saved there.
+    """
     key = kept.key_of(claim, (claim,) if claim.along_flow else (), spec)
     if (document := kept.load(claim, spec, key)) is None:
         (document,) = judge_problem(spec, [claim])

@@ -46,8 +46,8 @@ class Kept:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def load(self, claim: Claim, spec: AbstractSpec, key: str) -> Document | None:
-        """The result that was saved for a claim and problem with this key. None if there is none, or if its file is
-        damaged.
+        """The result that was saved for a claim and problem with this key. None if no result was saved, or if its
+        file is damaged.
         """
         if self.folder is None or self._fresh:
             return None

@@ -1,5 +1,5 @@
 """Certificates of claims: attempts to find one within a time limit, the folder in which a run keeps certificates,
-and the record of those of an audit.
+and the record of an audit's certificates.
 """
 
 from flowsim.experiments.certification.attempts import certification as certification

@@ -41,7 +41,7 @@ class _Attempt(NamedTuple):
 
     - refutes: whether it is a refutation.
     - t1: the time; infinite for a proof for all t.
-    - beyond: by how much the sides must differ beyond a mere failure, relative to their size.
+    - beyond: the fraction of the size of the sides by which a refutation must show the statement to fail.
     - share: the fraction of the remaining seconds that the attempt may use.
     """
 
@@ -64,8 +64,8 @@ def certified(
 
     For a claim that holds, a proof is tried for all t, then until the end of the flow, then until a tenth of that
     time. For a claim that is violated, a refutation is tried at the points where it fails. If these attempts fail,
-    the opposite is tried; if it succeeds, `Verdict.contradicted` is true. For an unresolved claim the proofs are
-    tried first, then a refutation.
+    a certificate of the opposite is tried. If it is found, `Verdict.contradicted` is true. For an unresolved claim
+    the proofs are tried first, then a refutation.
 
     **Arguments:**
 
@@ -153,7 +153,7 @@ def certification(claim: Claim, specs: Iterable[AbstractSpec], *, until: float |
 
 
 def _nothing_to_show(claim: Claim, verdict: Verdict, evidence: Evidence | DescentEvidence) -> str:
-    """The reason why no certificate is tried for a verdict, or an empty text."""
+    """The reason why no certificate is tried for a verdict; empty if certificates are tried."""
     if verdict.verdict in (Judgement.NOT_APPLICABLE, Judgement.VACUOUS):
         return f"it is {verdict.verdict.replace('-', ' ')} here"
     if isinstance(evidence.loss, MonteCarloLoss):
@@ -204,8 +204,8 @@ def _first_failure(claim: Claim, evidence: Evidence) -> float:
 
 
 def _as_promised(claim: Claim) -> Claim:
-    """A claim that agrees with the given claim wherever the latter promises something. Elsewhere its sides are
-    equal, so that it does not fail there.
+    """A claim that agrees with the given claim wherever the given claim makes a statement. Elsewhere the sides of
+    the new claim are equal, so that it does not fail there.
     """
 
     def compare(loss: AbstractPopulationLoss, flow: Trajectory) -> Comparison:
@@ -217,7 +217,7 @@ def _as_promised(claim: Claim) -> Claim:
 
 
 def _weakened(claim: Claim, beyond: float) -> Claim:
-    """A weaker claim: its sides may violate the given claim by the fraction ``beyond`` of their size."""
+    """A weaker claim, which allows the given claim to fail by the fraction ``beyond`` of the size of its sides."""
 
     def compare(loss: AbstractPopulationLoss, flow: Trajectory) -> Comparison:
         ours = claim.compare(loss, flow)

@@ -124,7 +124,9 @@ def _followed(evidence: Evidence, spec: AbstractSpec) -> FollowedFlow:
 
 
 def _shows(path: pathlib.Path, found: Document) -> bool:
-    """Whether a file is the undamaged certificate of a result and shows the same. Warns if the file is damaged."""
+    """Whether a file is the undamaged certificate that belongs to the result ``found``. Warns if the file is
+    damaged.
+    """
     try:
         certificate = read_document(path)
         if certificate.get("digest") != checker.digest(certificate):

@@ -78,8 +78,8 @@ def _violated(group: Iterable[Entry]) -> _Entries:
 
 
 def _candidates(group: _Entries) -> _Entries:
-    """The entries of a claim to certify: those on which it is violated or, if there are none, those on which it
-    holds followed by the unresolved ones.
+    """The entries of a claim to certify: the violated ones or, if there are none, those that hold, followed by the
+    unresolved ones.
     """
     if violated := _violated(group):
         return violated

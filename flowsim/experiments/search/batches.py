@@ -26,8 +26,8 @@ class BatchUnit(NamedTuple):
     - batch: the number of the batch in this space.
     - seed: the seed of the search.
     - known: points with their objectives.
-    - refused: the least margin among points whose margin fails but whose verdict is not "violated"; infinite if
-      there are none.
+    - refused: the least margin among points whose margin fails but whose verdict is not "violated"; infinite
+      without such points.
     - least: the least margin so far of a point that meets the hypotheses, with the point, or None.
     - descends: whether a descent of the margin follows, from the point with the least margin.
     """
@@ -46,7 +46,7 @@ class BatchResult(NamedTuple):
 
     **Fields:**
 
-    - seen, below: the points of the batch and of a descent, with their margins.
+    - seen, below: the points of the batch, and the points of a descent from the best of them, with their margins.
     - doubts: for points with a failing margin whose verdict is not "violated", the verdict in words and the margin.
     - unjudged: how many points with a failing margin were not judged in time.
     - place: the point of a counterexample, or None.

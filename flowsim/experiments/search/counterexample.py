@@ -132,7 +132,7 @@ def confirmed(screen: Screen, point: Point) -> Counterexample | str:
     """Judge a point by several computations.
 
     **Returns:** the counterexample if all verdicts are "violated"; otherwise a text that describes the first other
-    verdict, or why there is no such problem.
+    verdict, or says why the point gives no problem.
     """
     claim, space = screen.claim, screen.spaces[point.space]
     try:

@@ -1,4 +1,4 @@
-"""Descent of the margin from a point, by derivatives through the loss and through the flow with its limit."""
+"""Descent of the margin from a point. Its derivatives go through the loss, the flow and the limit of the flow."""
 
 import math
 from typing import Any

@@ -22,8 +22,8 @@ class KeptUnits:
     **Arguments:**
 
     - folder: the folder of the file; None writes no file.
-    - what: what is searched for.
-    - claim, spaces, seed, clock: those of the search.
+    - what: the kind of the search.
+    - claim, spaces, seed, clock: the claim, the spaces, the seed and the budget of the search.
 
     **Fields:** earlier: the results that an earlier run wrote to the file; done: the results of this run so far,
     which first repeats the earlier ones.
@@ -57,7 +57,7 @@ class KeptUnits:
         self.done: list[Document] = []
 
     def add(self, found: Document) -> None:
-        """Add the result of the next unit, and write the file unless an earlier run did.
+        """Add the result of the next unit, and write it to the file unless an earlier run wrote it.
 
         If the time ended during the unit, its result is neither added nor written, so that a resumed search repeats
         the unit.

@@ -146,7 +146,7 @@ def remembered(known: Sequence[Known]) -> list[Known]:
 
 
 def _few(axis: Axis) -> list[Any]:
-    """A few values over the whole range of an axis, small ones first; all values of a list."""
+    """A few values over the whole range of an axis, small ones first. For an axis that is a list: all values."""
     if isinstance(axis, Choice):
         return list(axis.values)
     assert isinstance(axis, Whole), "shapes are whole numbers"

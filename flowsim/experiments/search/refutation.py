@@ -40,7 +40,8 @@ class Refutation:
     - problems: the number of problems tried.
     - met: the number of problems that met the hypotheses.
     - promising: the number of problems that met the hypotheses and at which the statement asserts anything.
-    - doubtful: how many problems had a failing margin but were not violated, by a description of their verdict.
+    - doubtful: how many problems had a margin that fails but a verdict other than "violated", by a description of
+      the verdict.
     - least: the smallest margin of a problem that meets the hypotheses, and the values of that problem; None if no
       such margin is finite.
     - excluded: how many problems each hypothesis excluded.
@@ -117,9 +118,10 @@ def refute(
 ) -> Refutation:
     """Search for a problem that meets a claim's hypotheses and violates the claim.
 
-    Problems are drawn from the claim's spaces in batches. Those whose margin fails are judged by several
-    computations, and the first that is violated is simplified. A batch depends only on the results of the first
-    half of the batches before it, so that it is the same for any number of workers.
+    Problems are drawn from the claim's spaces in batches. If the margin of a problem shows a failure beyond its
+    error, the claim is judged there by several computations. The first problem on which all of them violate the
+    claim is simplified. A batch depends only on the results of the first half of the batches before it, so that it
+    is the same for any number of workers.
 
     **Arguments:**
 
@@ -180,7 +182,7 @@ class _Known(NamedTuple):
 
     - points: the points of this batch with their objectives.
     - least: the least margin in all batches so far, with its point, or None.
-    - refused: the least margin so far of a point that was judged and not violated, or infinity.
+    - refused: the least margin so far of a point whose verdict is not "violated"; infinite without such a point.
     """
 
     points: list[Known]

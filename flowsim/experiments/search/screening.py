@@ -45,9 +45,9 @@ class Margin(NamedTuple):
 
     **Fields:**
 
-    - margin: the least ratio of the signed slack to the size of the bound. Infinite if the statement promises
-      nothing. NaN if it could not be computed, or if a hypothesis is not met and the screen was created without
-      ``beyond``.
+    - margin: the least ratio of the signed slack to the size of the bound. Infinite if the statement says nothing
+      about the problem. NaN if the ratio could not be computed, or if a hypothesis is not met and the screen was
+      created without ``beyond``.
     - factor: the factor by which a lower bound can be multiplied, or an upper bound divided, so that the statement
       still holds.
     - clear: whether the statement fails by more than the errors.
@@ -115,7 +115,7 @@ class Screen:
         return [(points[index], found[index]) for index in sorted(found)]
 
     def lanes(self, point: Point) -> int:
-        """The number of points in a batch with the shapes of this point. It is smaller if each point is evaluated
+        """How many points with the shapes of this point form a batch. They are fewer if each point is evaluated
         alone.
         """
         if self._program(point):
@@ -151,7 +151,7 @@ class Screen:
         return Margin(float(left.margin), float(left.factor), bool(left.clear), *unmet)
 
     def _program(self, point: Point) -> "_Program | None":
-        """The program for all points that have the same shapes and the same values other than numbers as this one.
+        """The program for all points that differ from this point only in numbers, and not in the shapes of arrays.
         None if the problem, or its flow, cannot be traced.
         """
         space = self.spaces[point.space]
@@ -291,8 +291,8 @@ def built(
     - values: the value of each axis.
     - longest: the time limit in seconds for a rough flow, or None.
 
-    **Returns:** the loss, the start, and a function that integrates the flow: roughly if its argument is True, else
-    as for a verdict.
+    **Returns:** the loss, the start, and a function that integrates the flow. If its argument is True, the
+    tolerance is that of a search, else that of a verdict.
 
     **Raises:** `ValueError` if these values do not give a problem.
     """

@@ -170,7 +170,7 @@ def _together(problems: Sequence[Problem], ends: Ends, lanes: int, judged: Judge
 
     - problems: the problems.
     - ends: the conditions that end each flow.
-    - lanes: the lanes of the program; spare ones repeat the last problem.
+    - lanes: the number of flows that the program integrates. If there are fewer problems, the last one is repeated.
     - judged: the claims.
 
     **Returns:** the record of each problem, or None if its flow must be integrated alone.

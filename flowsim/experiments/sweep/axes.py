@@ -65,7 +65,7 @@ class GridAxis:
         return GridAxis(field, found)
 
     def as_text(self, index: int) -> str:
-        """The value at a place of the axis as ``FIELD=VALUE``, in the form of an override."""
+        """The value with this index on the axis, as an override ``FIELD=VALUE``."""
         value = self.values[index]
         return f"{self.field}={value if isinstance(value, str) else toml.write_value(value)}"
 

@@ -77,8 +77,8 @@ class Left(NamedTuple):
 
     **Fields:**
 
-    - margin: the least margin. NaN if the claim promises nothing, if the margin could not be computed, or if the
-      statement holds only because its sides have different signs.
+    - margin: the least margin. NaN if the claim says nothing about the cell, if the margin could not be computed,
+      or if the statement holds only because its sides have different signs.
     - t: the time of the least margin.
     - counts: whether the margin can be compared with those of other claims.
     - met: whether the hypotheses are met.

@@ -47,7 +47,7 @@ class Coordinate(NamedTuple):
     put: Callable[[PyTree, Scalar], PyTree] | None
 
     def along(self, models: PyTree) -> np.ndarray:
-        """The number for each of several models, whose weights have a leading axis for them."""
+        """The number for each of several models. The first axis of the weights in ``models`` counts the models."""
         return np.asarray(eqx.filter_vmap(self.of)(models))
 
 
@@ -64,7 +64,7 @@ def portrait_of(names: Sequence[str], problem: Problem) -> Portrait:
 
     A weight is named by its array, `w` if the model is one array, and its place on each axis: ``U11[0][1]``.
 
-    **Raises:** `ProblemError` in one line that names what is not known.
+    **Raises:** `ProblemError` in one line that says which name is unknown.
     """
     if len(names) != 2 or names[0] == names[1]:
         refuse(_OPTION, "two different names X,Y", f'it is "{",".join(map(str, names))}"')
@@ -208,8 +208,8 @@ def kept(portrait: Portrait, problems: Sequence[Problem], paths: Sequence[np.nda
     coordinate is not a weight.
 
     The condition <grad q, velocity> = 0 is linear in the coefficients of q. It is solved at random points of the
-    plane, where the other weights are those of starts. They may move along a flow, so that a solution must also
-    stay constant along every computed flow.
+    plane, where all other weights have their values at a start. Since these weights may move along a flow, a
+    solution must also stay constant along every computed flow.
 
     **Arguments:**
 

@@ -60,8 +60,8 @@ def explore(
 ) -> pathlib.Path:
     """Write a page with a slider for each axis of a grid of problems.
 
-    For the chosen cell the page shows the loss with the envelope that a paper promises, what the model learns, the
-    margins of claims, and whether their hypotheses are met. It is one file of at most 2 MB that needs neither a
+    For the chosen cell the page shows the loss with the upper bound that a paper guarantees, what the model learns,
+    the margins of claims, and whether their hypotheses are met. It is one file of at most 2 MB that needs neither a
     server nor the network. The flows are those of `sweep`. Their finished batches stay in a folder next to the page
     until it is written, so that the same call can resume from them. A margin is an estimate; only `run` and `check`
     give a verdict.

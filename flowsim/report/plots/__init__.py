@@ -1,4 +1,4 @@
-"""Figures of a flow, with what a theorem promises, and of the verdicts about it."""
+"""Figures of a flow with the guarantees of theorems, and figures of verdicts."""
 
 from flowsim.report.plots.bands import loss_band as loss_band
 from flowsim.report.plots.dominance import gradient_dominance as gradient_dominance

@@ -12,8 +12,8 @@ from flowsim.report.plots.flows import on_axes
 
 
 def of_band(trajectory: Trajectory, band: Mapping[str, Band]) -> dict[str, Callable[..., Axes]]:
-    """Return {"loss-band": a function that draws the band of `flowsim.confidence_band` on axes}. For an exact loss,
-    which has no band, return an empty dictionary.
+    """Return {"loss-band": draw}, where ``draw`` takes axes and draws on them the loss in the band of
+    `flowsim.confidence_band`. For an exact loss, which has no band, return an empty dictionary.
     """
     if not band:
         return {}

@@ -14,8 +14,8 @@ from flowsim.report.plots.flows import on_axes, positive
 
 
 def of_verdicts(verdicts: Iterable[Verdict], trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
-    """Return {"gradient-dominance": a function that draws the condition of the first verdict about gradient
-    dominance}. Without such a verdict, return an empty dictionary.
+    """Return {"gradient-dominance": draw}, where ``draw`` takes axes and draws on them the condition of the first
+    verdict about gradient dominance. Without such a verdict, return an empty dictionary.
     """
     names = ("constant", "power", "threshold")
     for verdict in verdicts:
@@ -29,10 +29,10 @@ def of_verdicts(verdicts: Iterable[Verdict], trajectory: Trajectory) -> dict[str
 def gradient_dominance(
     axes: Axes, trajectory: Trajectory, *, constant: float, power: float, threshold: ArrayLike = 0.0
 ) -> Axes:
-    """Draw |grad L|^2 against L on logarithmic axes, with the promised bound c L^p, and with the line C L^p for the
-    sharp constant C along this trajectory.
+    """Draw |grad L|^2 against L on logarithmic axes, with the guaranteed lower bound c L^p, and with the line C L^p
+    for the sharp constant C along this trajectory.
 
-    The bound is promised where L is at least a threshold. The loss decreases from right to left. Near a positive
+    The bound is guaranteed where L is at least a threshold. The loss decreases from right to left. Near a positive
     minimum the gradient vanishes and the loss does not, so that the curve drops steeply. The condition fails for
     losses below the point where the curve crosses the line of the bound.
 
@@ -40,7 +40,7 @@ def gradient_dominance(
 
     - axes: the axes to draw on; callers give them as ``ax``.
     - trajectory: the flow.
-    - constant, power, threshold: c, p, and the least L for which the bound is promised.
+    - constant, power, threshold: c, p, and the least L for which the bound is guaranteed.
     """
     loss, squared = (positive(side) for side in (trajectory.loss, trajectory.grad_norm_sq))
     shown = np.isfinite(loss * squared)

@@ -93,8 +93,8 @@ def on_axes(draw: Callable[..., Axes]) -> Callable[..., Axes]:
 
 @on_axes
 def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None, time: str = "log") -> Axes:
-    """Draw the excess loss over time, with the promised envelope e^{-mu t} excess(0), where mu is the promised
-    rate, and with the decay at the local rate.
+    """Draw the excess loss over time, with the decay at the local rate, and with the envelope e^{-mu t} excess(0),
+    where mu is the rate that a theorem guarantees.
 
     The line of the local rate passes through the last point. With ``time="linear"`` an exponential is a straight
     line.
@@ -140,9 +140,10 @@ def loss(axes: Axes, trajectory: Trajectory, above_least: bool = False) -> Axes:
 
 @on_axes
 def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None) -> Axes:
-    """Draw the Polyak-Lojasiewicz ratio |grad L|^2 / (L - min L) over time, with the promised rate.
+    """Draw the Polyak-Lojasiewicz ratio |grad L|^2 / (L - min L) over time, with the rate that a theorem
+    guarantees.
 
-    The smallest value is marked. It is the sharp constant along this trajectory.
+    The smallest ratio is marked. It is the sharp constant along this trajectory.
 
     **Arguments:**
 
@@ -220,8 +221,8 @@ def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
 
 @on_axes
 def scale_condition(axes: Axes, predictions: Predictions) -> Axes:
-    """Draw the scale of the start, the bound below which a rate is promised, and the promised rate as a function of
-    the scale.
+    """Draw the scale of the start, the bound below which a theorem guarantees a rate, and this rate as a function
+    of the scale.
     """
     known, rate = predictions.scale_bound, predictions.rate
     bound = known.bound

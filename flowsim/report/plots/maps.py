@@ -68,7 +68,7 @@ def figure(found: Map) -> Figure:
 
 
 def _margins(found: Map) -> dict[str, np.ndarray]:
-    """Return the margins of each claim that promises something in at least one cell, by name."""
+    """Return the margins of each claim that makes a statement in at least one cell, by name."""
     names = [name.removeprefix("met_") for name in found.quantities if name.startswith("met_")]
     margins = {name: found[f"margin_{name}"] for name in names}
     return {name: values for name, values in margins.items() if np.any(np.isfinite(values))}
@@ -81,8 +81,8 @@ def _further_times(found: Map) -> list[str]:
 
 
 def met(found: Map) -> np.ndarray:
-    """Return, for each cell, whether the hypotheses of all claims are met. Claims that promise nothing in any cell
-    are ignored.
+    """Return, for each cell, whether the hypotheses of all claims are met. Claims that make no statement in any
+    cell are ignored.
     """
     return np.all([found[f"met_{name}"] for name in _margins(found)], axis=0) & np.ones(found.shape, dtype=bool)
 

@@ -21,8 +21,8 @@ _GAP = 0.12  # between two matrices, of a matrix's width
 
 
 def of_matrices(trajectory: Trajectory, limits: Mapping[str, ArrayLike]) -> dict[str, Callable[..., Axes]]:
-    """Return functions that draw the matrices of a model on axes: "modes" draws `modes`, "weights" draws
-    `matrices`.
+    """Return {"modes": draw, "weights": draw}. Each ``draw`` takes axes and draws on them: the first what `modes`
+    draws, the second what `matrices` draws.
 
     The dictionary is empty if the model has no matrix, or only matrices that are too large to be drawn. With a
     single output time it has no "weights".

@@ -15,10 +15,10 @@ _AROUND = 0.35  # of the time from the first escape to the last arrival: shown b
 
 
 def of_plateaus(trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
-    """Return {"plateaus": a function that draws the flow with its plateaus on axes}.
+    """Return {"plateaus": draw}, where ``draw`` takes axes and draws on them the flow with its plateaus.
 
-    Return an empty dictionary if there are fewer than two plateaus, or if a drop comes so late that float64 cannot
-    resolve it in times from the start.
+    Return an empty dictionary if there are fewer than two plateaus, or if a drop comes so late that float64 times
+    counted from the start are too coarse to resolve it.
     """
     if trajectory.counted is not None or len(found := plateaus(trajectory)) < 2:
         return {}

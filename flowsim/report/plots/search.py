@@ -61,8 +61,8 @@ def draw_ablation(found: Ablation, path: str | os.PathLike) -> None:
     """Draw the problems that an ablation tried: how far each misses the hypotheses or bounds, and whether the
     statement fails there.
 
-    There are up to three panels: without one hypothesis, without several, and beyond a bound of the space of
-    problems.
+    There are up to three plots: for problems that violate one hypothesis, for those that violate several, and for
+    those beyond a bound of the space of problems.
     """
     with styled():
         panels = [

@@ -32,8 +32,10 @@ class Sides:
     **Fields:**
 
     - t: the times, (T,), or None for points.
-    - value, bound: the left and the right side, (T,), or one number for each point; NaN where nothing is promised.
-    - slack: by how much the statement is satisfied, in the same shape; NaN where nothing is promised.
+    - value, bound: the left and the right side, (T,), or one number for each point; NaN where the statement says
+      nothing.
+    - slack: by how much the statement is satisfied, in the shape of ``value``; NaN where the statement says
+      nothing.
     - relation: how ``value`` relates to ``bound``: "at most", "at least" or "equal to".
     """
 
@@ -85,10 +87,10 @@ def _relation(both: Comparison) -> str:
 def of_judged(
     verdicts: Sequence[Verdict], claims: Iterable[Claim], evidence: Evidence | DescentEvidence, own: Iterable[Claim]
 ) -> dict[str, Callable[..., Axes]]:
-    """Return functions that draw verdicts on axes, by the names of the figures.
+    """Return the figures of verdicts by name: functions that take axes and draw on them.
 
-    One figure shows how tight all statements are. Each of the others shows both sides of a statement: of those that
-    are violated, then of those that are unresolved, then of those that a user declares, until there are enough.
+    One figure shows how tight all statements are. Each of the others shows both sides of one statement. Violated
+    statements come first, then unresolved ones, then those of the user. The number of figures is limited.
 
     **Arguments:**
 
@@ -114,8 +116,8 @@ def of_judged(
 
 
 def of_tightness(verdicts: Sequence[Verdict]) -> dict[str, Callable[..., Axes]]:
-    """Return {"tightness": a function that draws `tightness` on axes}, or an empty dictionary if no verdict has a
-    tightness.
+    """Return {"tightness": draw}, where ``draw`` takes axes and draws on them what `tightness` draws. Return an
+    empty dictionary if no verdict has a tightness.
     """
     rows = sum(verdict.verdict in _JUDGED and verdict.tightness is not None for verdict in verdicts)
     size = 5.8, 0.8 + 0.19 * rows

@@ -33,14 +33,14 @@ class AbstractCovarianceLaw(eqx.Module):
     def expectation(self, function: Callable[[Matrix], PyTree]) -> PyTree:
         """E[f(Lambda_tau)] for a function f of a (d, d) matrix.
 
-        For a law that is known exactly, it is exact for all polynomials f of degree at most three.
+        If the law is known exactly, the result is exact for all polynomials f of degree at most three.
         """
 
     @abc.abstractmethod
     def operator_energy(self, context_length: Scalar) -> Scalar:
         """E[|Gamma_tau|_op |Lambda_tau|_F^2] with Gamma_tau = (1 + 1/N) Lambda_tau + (tr Lambda_tau / N) I.
 
-        It is NaN if the law does not determine it.
+        NaN if the law does not determine this expectation.
 
         **Arguments:** context_length: N.
         """
