@@ -65,8 +65,8 @@ def stop(status: int, line: str) -> int:
 def interrupted(number: int, frame: types.FrameType | None) -> None:
     """Handle SIGINT by ending the process at once.
 
-    This is safe, since the files of a run are complete at any time. A KeyboardInterrupt would be swallowed by JAX's
-    callbacks, or would crash them.
+    Ending at once is safe, since the files of a run are complete at any time. A KeyboardInterrupt would be
+    swallowed by JAX's callbacks, or would crash them.
     """
     os.write(
         sys.stderr.fileno(), b"\nflowsim: interrupted; a run continues with --resume, a search with the same command\n"

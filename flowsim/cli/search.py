@@ -185,8 +185,8 @@ def _check_seed(seed: int) -> None:
 def _options(asked: Asked, *files: str) -> Iterator[tuple[Claim, Options]]:
     """Check the options of a search, and then create the folder ``asked.out``.
 
-    **Arguments:** asked: the options; files: the names of files that will be written to the folder. They are
-    refused if something else has such a name.
+    **Arguments:** asked: the options; files: the names of files that will be written to the folder. A name is
+    refused if a folder or a device has it.
 
     **Returns:** a context whose value is the claim and the keyword arguments of its search.
 

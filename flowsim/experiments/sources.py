@@ -26,7 +26,7 @@ _EXCLUDED = ("papers", "cli", "report", "experiments/search", "experiments/sweep
 
 @functools.cache
 def core_digest() -> str:
-    """The digest of all modules of the package on which a verdict can depend, except those of papers."""
+    """The digest of all modules of the package on which a verdict can depend, except the modules of papers."""
     places = [path.relative_to(_PACKAGE) for path in sorted(_PACKAGE.rglob("*.py"))]
     inside = [place for place in places if not place.as_posix().startswith(tuple(f"{name}/" for name in _EXCLUDED))]
     return _digest({_PACKAGE / place: (_PACKAGE / place).read_bytes() for place in inside})

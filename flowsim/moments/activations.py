@@ -140,8 +140,8 @@ def _between(U: Units, V: Others) -> _Angle:
 def _bend(U: Units, V: Others) -> Pairs:
     """|u| |v| (sin theta - theta cos theta)/(2 pi) for each row u of U and v of V, at an angle theta to each other.
 
-    It is of the third order in theta. Its derivative in u, (|v| sin theta u/|u| - theta v)/(2 pi), is given by
-    hand, since the chain rule would bring in the factor 1/theta.
+    This expression is of the third order in theta. Its derivative in u, (|v| sin theta u/|u| - theta v)/(2 pi), is
+    given by hand, since the chain rule would bring in the factor 1/theta.
     """
     at = _between(U, V)
     size = at.sizes[0][:, None] * at.sizes[1][None]

@@ -1,6 +1,6 @@
 """A cubature for the law of the Wishart matrix W = (1/n) sum_{a <= n} z_a z_a^T with z_a ~ N(0, I_d).
 
-It has weights w_p and matrices T_p such that E g(W) = sum_p w_p g(T_p T_p^T) for polynomials g.
+The cubature has weights w_p and matrices T_p such that E g(W) = sum_p w_p g(T_p T_p^T) for polynomials g.
 
 By Bartlett's decomposition n W = L L^T for a lower triangular L, (d, min(n, d)), with independent entries. Entries
 below the diagonal are normal, and those on it are chi with n, n - 1, .. degrees of freedom. The signs of the

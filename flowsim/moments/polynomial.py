@@ -121,7 +121,8 @@ def wishart_expectation(*words: str | Mapping[tuple[str, ...], int], symmetric: 
     - words: strings of letters. W is the random matrix, every other capital letter is a fixed matrix and a
       lower-case letter is a transpose: ``wishart_expectation("WAWa")`` is E tr(W A W A^T). Instead of words, one
       mapping from tuples of words to whole coefficients gives the expectation of a sum of products of traces.
-    - symmetric: the letters of symmetric matrices, for a shorter polynomial. It is wrong for other matrices.
+    - symmetric: the letters of symmetric matrices, for a shorter polynomial. The result is wrong for other
+      matrices.
 
     **Returns:** a `TracePolynomial`, called as ``polynomial(n, A=A)``.
 

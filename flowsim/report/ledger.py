@@ -53,7 +53,7 @@ def ledger(entries: Iterable[Entry], file: str | None = None) -> dict[str, str]:
 
     **Arguments:**
 
-    - entries: the verdicts, those on one claim next to each other.
+    - entries: the verdicts, grouped by claim.
     - file: the Python file that declares the claims. None for claims of papers, whose sections link to
       counterexamples and sharp constants in the repository.
 

@@ -40,8 +40,8 @@ def is_smooth(traced: Traced) -> bool:
 def is_analytic(traced: Traced) -> bool:
     """Whether a program is an analytic function of its arguments everywhere.
 
-    An identity that such a function satisfies near one point, such as f = 0, holds everywhere. Roots and quotients are
-    not allowed, since sqrt(x^2) is x on one side and -x on the other.
+    An identity that such a function satisfies near one point, such as f = 0, holds everywhere. Roots and quotients
+    are not allowed, since sqrt(x^2) is x for x > 0 and -x for x < 0.
     """
     return _has_only(traced, _is_analytic)
 

@@ -90,8 +90,8 @@ def enclose(
     - proved: whether the balls must contain the values. Programs that diagonalize matrices are then refused.
       Otherwise eigenvectors, and roots of balls around zero, have many digits but no bound on their error.
     - open_branches: whether a comparison that the balls do not decide gives a ball from 0 to 1, and a selection by
-      this ball gives the hull of the cases. Values are then enclosed, but not the derivatives of functions that
-      jump.
+      this ball gives the hull of the cases. Values are then enclosed, but derivatives of functions that jump are
+      not.
     - rounding: the relative radius of the constants in the function; see `rounded`.
     - most_operations: the largest number of operations on numbers that is allowed.
 
@@ -210,9 +210,7 @@ def is_key(value: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Arithmetic:
-    """Runs programs on balls; see `Traced.on`. The field ``together`` caches the results of `all_turns` by the
-    identity of the loop's body.
-    """
+    """Runs programs on balls; see `Traced.on`. ``together`` caches `all_turns` by the identity of the loop's body."""
 
     proved: bool
     of_middles: bool

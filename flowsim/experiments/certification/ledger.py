@@ -31,9 +31,9 @@ def with_certificates(
 
     If a claim is violated on some of its problems, a refutation is tried on each of these until one succeeds. If
     the repository has a smallest counterexample of a printed claim, it becomes an entry and is tried first. If a
-    claim is violated on none of its problems, a proof is tried on those where it holds, and then on those where it
-    is unresolved. Each claim has a time limit. Recorded results are used again as long as the statement, the
-    problem and the versions of the checkers are the same.
+    claim is violated on none of its problems, a proof is tried on the problems where the claim holds, and then on
+    those where it is unresolved. Each claim has a time limit. Recorded results are used again as long as the
+    statement, the problem and the versions of the checkers are the same.
 
     **Arguments:**
 

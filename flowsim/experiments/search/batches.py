@@ -1,4 +1,7 @@
-"""A batch of a search for a counterexample: draw points, compute their margins, and judge the worst points."""
+"""A batch of a search for a counterexample: draw points, compute their margins, and judge the worst points.
+
+Here a margin fails if the statement fails at the point by more than the errors of its two sides.
+"""
 
 import math
 from collections.abc import Sequence

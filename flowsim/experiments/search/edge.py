@@ -18,9 +18,8 @@ class Edge(NamedTuple):
     **Fields:**
 
     - holds: the largest step size that was tried for which the statement holds.
-    - violated: the smallest step size such that the statement is violated for it and for all larger ones that were
-      tried. It is at most the relative accuracy ``rtol`` above ``holds``, unless the statement is unresolved
-      between them.
+    - violated: the least step size from which on the statement is violated for all step sizes that were tried. It
+      exceeds ``holds`` by at most the relative accuracy ``rtol``, unless the statement is unresolved between them.
     """
 
     holds: float

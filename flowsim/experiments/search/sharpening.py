@@ -74,7 +74,8 @@ class Sharpening:
 
     - claim: the claim.
     - factor: the largest factor by which a lower bound can be multiplied, or an upper bound divided, so that the
-      statement holds at every problem that was tried. If it is below 1, the statement fails at one of them.
+      statement holds at every problem that was tried. If the factor is below 1, the statement fails at one of these
+      problems.
     - values, problem, verdict: the problem that attains the factor, and the verdict there.
     - growth: the best factor as a function of each parameter.
     - problems: how many of the problems that were tried meet the hypotheses.

@@ -169,7 +169,7 @@ def _is_waited_for(calls: list[Call], clock: Clock, always: bool) -> bool:
 
 
 def look_on_worker(place: SpacePlace, look: Look[Unit, Found], unit: Unit) -> Found:
-    """The result of a unit on a worker. It has no time limit here: the process that submits the unit stops waiting
-    for it.
+    """The result of a unit on a worker. The computation has no time limit here: the process that submits the unit
+    stops waiting for it.
     """
     return look(place.screen(), unit, Clock(math.inf))

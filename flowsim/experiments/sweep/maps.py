@@ -277,8 +277,7 @@ def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:
 
     **Arguments:** sweep: the sweep; plan: its plan; resume: whether to continue a sweep that is in the folder.
 
-    **Raises:** `ProblemError` in one line if the folder holds a run or another sweep, or if it holds this sweep and
-    ``resume`` is False.
+    **Raises:** `ProblemError` if the folder holds a run, another sweep, or this sweep without ``resume``.
     """
     folder, document = sweep.folder, _document(sweep)
     # The problem is tested first: a process that enters at the same time writes it last.

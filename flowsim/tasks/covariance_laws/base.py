@@ -70,11 +70,11 @@ class AbstractCoordinates(eqx.Module):
 
     @abc.abstractmethod
     def distribution(self, x: Float[Array, " n"]) -> Float[Array, "n m"]:
-        """P(lambda <= x) at each x, (n,), for each variable, (n, m). It is NaN where unknown."""
+        """P(lambda <= x) at each x, (n,), for each variable, (n, m). NaN if only moments are known."""
 
     @abc.abstractmethod
     def truncated_square(self, x: Float[Array, " n"]) -> Float[Array, "n m"]:
-        """E[lambda^2 1(lambda <= x)] at each x, (n,), for each variable, (n, m). It is NaN where unknown."""
+        """E[lambda^2 1(lambda <= x)] at each x, (n,), for each variable, (n, m). NaN if only moments are known."""
 
     @abc.abstractmethod
     def panels(self) -> np.ndarray:
