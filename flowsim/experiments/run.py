@@ -209,8 +209,8 @@ def _enter(out: pathlib.Path, problem: Problem, resume: bool) -> dict[str, np.nd
 def _taken_back(file: pathlib.Path) -> Iterator[None]:
     """A context that restores problem.toml if the folder turns out to hold results of another problem.
 
-    On a `ProblemError` or a `ForeignFileError` the file gets its former contents. If it did not exist, it is
-    removed.
+    On a `ProblemError` or a `ForeignFileError` the file gets its former contents. If the file did not exist before,
+    it is removed.
     """
     before = None
     with contextlib.suppress(OSError):

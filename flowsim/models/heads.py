@@ -253,7 +253,8 @@ class TokenHeads(AbstractHeads):
     - p: (H, d+1) last rows of the value matrices.
     - Q: (H, d+1, d) key-query matrices, without the column that multiplies the query's label 0.
     - w, bias, trainable: as in `MergedHeads`.
-    - query_token: whether the sum in G also contains the query's token (x_q, 0). It is divided by N in both cases.
+    - query_token: whether the sum in G also contains the query's token (x_q, 0). The sum is divided by N in both
+      cases.
 
     **Raises:** `ValueError` naming the argument.
     """

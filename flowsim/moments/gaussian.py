@@ -27,8 +27,8 @@ def token_covariance_times_form(
     """E[<C, X> C] for the sample covariance C of tokens and a fixed matrix X, (d + 1, d + 1).
 
     C = (1/N) sum_{i <= N} z_i z_i^T has the tokens z_i = (x_i, <w, x_i>) with w ~ N(0, I). Given w, the expectation
-    is <M, X> M + 2 M X M / N with M = E[z z^T | w], where X is replaced by its symmetric part. Its entries are
-    polynomials of degree four in w, whose mean over w is returned.
+    is <M, X> M + 2 M X M / N with M = E[z z^T | w], where X is replaced by its symmetric part. The entries of this
+    conditional expectation are polynomials of degree four in w. Their mean over w is returned.
 
     **Arguments:** form: X; covariance: Lambda; length: N.
     """

@@ -44,7 +44,7 @@ class OnePassSGD(eqx.Module):
     from Isserlis' theorem, and so does their mean over w. So nothing is sampled, and nothing cancels as Gamma_k
     approaches Gamma* or N grows.
 
-    **Arguments:** task: a `LinearRegression` with w ~ N(0, Sigma_w). It may have label noise and a query
+    **Arguments:** task: a `LinearRegression` with w ~ N(0, Sigma_w). The task may have label noise and a query
     covariance.
 
     **Fields:**

@@ -130,7 +130,7 @@ def uncertified(verdicts: Iterable[Verdict]) -> list[str]:
 
 
 def _clipped(name: str, text: str, width: int) -> str:
-    """Cut a text to a width: an id at its beginning, another text at its end.
+    """Cut a text to a width. An id loses its beginning, any other text its end.
 
     **Arguments:** name: the column, "claim" for an id; text: the text; width: its largest length.
     """

@@ -36,7 +36,7 @@ def draw_prompts(
     **Returns:** a batch of `Prompt`, with the prompts of all tasks on the first axis of its arrays, and the labels
     of their queries, (tasks * prompts,).
 
-    **Raises:** `ValueError` on numbers that are not whole or below 1, a seed of more than 64 bits, an infinite
+    **Raises:** `ValueError` on numbers that are below 1 or not whole, a seed of more than 64 bits, an infinite
     context and a law of lengths.
     """
     if not isinstance(task, LinearRegression):

@@ -210,7 +210,7 @@ def is_key(value: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Arithmetic:
-    """Runs programs on balls; see `Traced.on`. ``together`` caches `all_turns` by the identity of the loop's body."""
+    """Runs programs on balls; see `Traced.on`. ``together`` caches `all_turns` by identity of a loop's body."""
 
     proved: bool
     of_middles: bool

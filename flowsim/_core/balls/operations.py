@@ -236,7 +236,7 @@ def _as_truth(ball: flint.arb) -> bool | None:
 
 
 def _truncated(ball: flint.arb) -> flint.fmpz | int | None:
-    """The whole part that all numbers in a ball share; None if they do not share it."""
+    """The integer part that all numbers in a ball have; None if their integer parts differ."""
     if abs(ball) < 1:
         return 0
     whole = ball.floor() if ball > 0 else ball.ceil()

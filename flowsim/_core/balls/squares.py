@@ -189,7 +189,7 @@ def _squares(node: Entry, weight: Weight) -> list[tuple[Weight, Entry]] | None:
     """Write a weighted sum of a node's entries as a sum of squares.
 
     The result has weights w_k and nodes n_k with sum weight * node = sum_k sum w_k * n_k^2 + constant, where a sum
-    without index runs over all entries. It is None if the node is not recognised as such a sum.
+    without index runs over all entries. The result is None if no such weights and nodes are found.
 
     **Arguments:** weight: at least 0, in the shape of the node or ().
     """

@@ -1,4 +1,6 @@
-"""Ablations: search which of its hypotheses a claim needs, and which bounds of its spaces of problems."""
+"""Ablations: searches for the hypotheses that a claim needs, and for the bounds of its spaces of problems that it
+needs.
+"""
 
 from flowsim.experiments.ablation.result import FILE as FILE
 from flowsim.experiments.ablation.result import Ablation as Ablation

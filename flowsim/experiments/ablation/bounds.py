@@ -84,7 +84,7 @@ class Bound(NamedTuple):
 
 
 def bounds_of(spaces: Sequence[Space]) -> list[Bound]:
-    """The bounds of spaces to test. Those of axes that change the shapes of arrays come last."""
+    """The bounds of spaces to test. Bounds of axes that change the shapes of arrays come last."""
     found: dict[tuple[str, bool, int | float, int | float, bool], list[int]] = {}
     for place, space in enumerate(spaces):
         for name, axis in space.axes.items():
@@ -166,8 +166,8 @@ class Outlook:
             self._why = f"there is no such problem ({refused[0]})"
 
     def row(self, clock: Clock) -> Widened:
-        """The row of results for this bound, with the confirmed failure nearest to the bound that is found
-        in time.
+        """The row of results for this bound. Its counterexample is the confirmed failure nearest to the bound,
+        among those found in time.
         """
         bound = self._bound
         beyond = functools.partial(Widened, bound.axis, bound.upper, bound.at, bound.reach)
@@ -216,8 +216,8 @@ def _missing(looked: Sequence[tuple[Point, Margin]]) -> str:
 def _over(space: Space, bound: Bound) -> Space:
     """The space with the axis of the bound replaced by the values from the bound to its ``reach``.
 
-    For a size of arrays, the values start one beyond the bound. For a vector, they also include the former range,
-    so that a vector may have entries on both sides of the bound.
+    For a size of arrays, the values start one beyond the bound. For a vector, the values also include the former
+    range, so that a vector may have entries on both sides of the bound.
     """
     axis: Axis = space.axes[bound.axis]
     span = axis.of if isinstance(axis, Each) else axis

@@ -37,7 +37,7 @@ class AbstractRow(abc.ABC):
 
     @property
     def problems(self) -> int:
-        """The number of problems. They meet all hypotheses except those of the row."""
+        """The number of problems tried. They meet all hypotheses except those that the row is about."""
         return len(self.misses)
 
     @property
@@ -83,9 +83,9 @@ class Ablated(AbstractRow):
 
     @property
     def verdict(self) -> str:
-        """The result: "needed", which for several hypotheses means that one of them is; "not found needed"; "not
-        judged" if the time ended before any failure was judged; or "never unmet alone" if no problem misses exactly
-        these hypotheses.
+        """The result: "needed"; "not found needed"; "not judged" if the time ended before any failure was judged;
+        or "never unmet alone" if no problem violates exactly these hypotheses. Several hypotheses are "needed" if
+        one of them is.
         """
         if self.counterexample is not None:
             return "needed"
@@ -153,13 +153,13 @@ class Widened(AbstractRow):
 
     @property
     def name(self) -> str:
-        """The bound as a condition."""
+        """The bound as a condition, such as "d <= 10"."""
         return f"{self.axis} {'<=' if self.upper else '>='} {value_text(self.bound)}"
 
     @property
     def verdict(self) -> str:
-        """The result: "fails beyond it", "fails at it", "stands beyond it" if no failure was found, "not judged" if
-        the time ended before any failure was judged, or "not tried".
+        """The result, where "it" is the bound: "fails beyond it", "fails at it", "stands beyond it" if no failure
+        was found, "not judged" if the time ended before any failure was judged, or "not tried".
         """
         if self.counterexample is not None:
             return "fails at it" if self.inside else "fails beyond it"
@@ -199,7 +199,7 @@ def _document(found: Counterexample | None) -> Document | None:
 
 @dataclasses.dataclass(frozen=True)
 class Ablation:
-    """The result of an ablation: which of its hypotheses, and which bounds of its spaces, a claim needs.
+    """The result of an ablation: which hypotheses, and which bounds of its spaces of problems, a claim needs.
 
     **Fields:**
 

@@ -1,4 +1,4 @@
-"""Finished verdicts of an audit, each in a file with a digest of all that it depends on."""
+"""Finished verdicts of an audit, each in a file with a digest of all that the verdict depends on."""
 
 import functools
 import hashlib
@@ -30,8 +30,8 @@ class Kept:
     def key_of(self, claim: Claim, together: Iterable[Claim], spec: AbstractSpec) -> str:
         """A digest of everything that a verdict depends on; empty if nothing is kept.
 
-        It covers the problem with the loss and start of a user's function, the claim with its modules, the claims
-        that are compared with it, flowsim, the versions of its dependencies, and the kind of device.
+        The digest covers the problem with the loss and start of a user's function, the claim with its modules, the
+        claims that are compared with it, flowsim, the versions of its dependencies, and the kind of device.
 
         **Arguments:**
 

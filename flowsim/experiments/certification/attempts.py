@@ -188,8 +188,8 @@ def _attempts(claim: Claim, verdict: Verdict, evidence: Evidence) -> Iterator[_A
 
 
 def _first_failure(claim: Claim, evidence: Evidence) -> float:
-    """The first output time at which a claim clearly fails: its negative margin is at least a thousandth of the
-    worst one. Infinity if no margin is negative.
+    """The first output time at which a claim clearly fails: its margin is negative, and its size at least a
+    thousandth of that of the worst margin. Infinity if no margin is negative.
 
     An early time is best for a refutation, since the flow has to be enclosed up to it.
     """

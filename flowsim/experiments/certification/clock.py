@@ -11,7 +11,7 @@ _WHOLE = ("jax", "jaxlib")  # packages that are not interrupted
 
 
 class TimeUpError(Exception):
-    """The time of a context is up."""
+    """Raised in a context of `within` when its time is up."""
 
 
 @contextlib.contextmanager

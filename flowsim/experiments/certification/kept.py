@@ -1,4 +1,4 @@
-"""A folder of certificates, one file each, and a record of the attempts that found none."""
+"""A folder of certificates, one file each, and a record of the attempts that found no certificate."""
 
 import dataclasses
 import functools
@@ -28,8 +28,8 @@ def certificate_name(claim: Claim | Verdict) -> str:
 
 
 class ContradictionError(ArithmeticError):
-    """A certificate shows the opposite of the measured verdict. The message names the claim, the verdict, what the
-    certificate shows, and its file.
+    """Raised if a certificate shows the opposite of the measured verdict. The message names the claim, the verdict,
+    what the certificate shows, and its file.
     """
 
 

@@ -89,7 +89,7 @@ def _candidates(group: _Entries) -> _Entries:
 
 def _all_candidates(group: _Entries, kept: Kept) -> _Entries:
     """The entries of `_candidates`. For a violated claim, the entry of its smallest counterexample comes first, if
-    there is a file of it.
+    the repository has a file of it.
     """
     claim, found = group[0].claim, _candidates(group)
     file = counterexample_of(claim) if _violated(group) else None
@@ -100,8 +100,8 @@ def _all_candidates(group: _Entries, kept: Kept) -> _Entries:
 
 
 def _is_of(row: Document | None, entry: Entry, seconds: float = 0.0) -> bool:
-    """Whether a recorded row answers an entry: it is about the same statement and problem, and has a certificate or
-    reports an attempt at the same verdict with at least this many seconds.
+    """Whether a recorded row can be used for an entry: it is about the same statement and problem, and has a
+    certificate or reports an attempt at the same verdict with at least this many seconds.
     """
     if row is None or row["key"] != key_of(entry.claim, entry.problem):
         return False

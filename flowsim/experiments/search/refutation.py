@@ -254,8 +254,8 @@ class Search:
         )
 
     def _taken(self, looked: BatchResult) -> Counterexample | None:
-        """Record the result of a batch, and return its counterexample, or None. One that a worker found is
-        confirmed here.
+        """Record the result of a batch, and return its counterexample, or None. A counterexample that a worker
+        found is confirmed here.
         """
         found, doubts = looked.found, list(looked.doubts)
         if looked.place is not None and found is None:

@@ -320,7 +320,7 @@ def _roughly(problem: Problem, longest: float | None) -> Problem:
 
 
 def with_numbers(spec: AbstractSpec, numbers: Values) -> AbstractSpec:
-    """A problem that was checked, with other numbers in some of its fields. The numbers are not checked and may be
+    """Replace numbers in some fields of a problem that was checked. The new numbers are not checked and may be
     traced.
     """
 

@@ -56,7 +56,9 @@ class Growth:
 
     @property
     def slope(self) -> float:
-        """The exponent of a power law in the parameter; NaN if there are too few values, or they do not follow one."""
+        """The exponent of a power law in the parameter; NaN if there are too few values, or if the factors follow
+        no power law.
+        """
         x, y = np.asarray(self.values, dtype=float), np.asarray(self.factors)
         usable = (x > 0) & (y > 0) & np.isfinite(y)
         if np.sum(usable) < _FEWEST:
@@ -359,7 +361,7 @@ class _Family:
 
 
 def _middle(space: Space, name: str, value: int | float) -> dict[str, Axis]:
-    """Narrow axes of a space: one value of a parameter, and middle values for all other sizes of arrays."""
+    """Axes that narrow a space to one value of a parameter, and to middle values of all other sizes of arrays."""
     fixed: dict[str, int | float] = {
         shape: min(max(_MIDDLE, axis.low), axis.high) for shape, axis in _shapes(space).items()
     }

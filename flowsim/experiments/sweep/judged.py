@@ -50,7 +50,7 @@ class Judged:
         return isinstance(other, Judged) and self._key == other._key
 
     def parts(self) -> "list[Judged]":
-        """For each name a `Judged` with the claims of this name alone."""
+        """For each name of a margin, a `Judged` with the claims of this name alone."""
         return [Judged({name: of_name}) for name, of_name in self.claims.items()]
 
 

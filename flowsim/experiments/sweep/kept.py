@@ -75,8 +75,8 @@ class KeptBatches:
 
 
 def check_marker(marker: pathlib.Path, document: Document, kept: KeptBatches) -> None:
-    """Raise `ProblemError` if the marker of a folder, sweep.json, is that of another sweep. If it is damaged, the
-    finished batches are checked instead, since each identifies its sweep.
+    """Raise `ProblemError` if the marker of a folder, sweep.json, is that of another sweep. If the marker is
+    damaged, the finished batches are checked instead, since each identifies its sweep.
 
     **Arguments:** marker: the file; document: what it must hold; kept: the finished batches.
     """

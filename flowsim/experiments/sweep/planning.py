@@ -81,8 +81,8 @@ def checked(
 
 
 def _made(cells: Sequence[AbstractSpec]) -> str | None:
-    """A digest of the losses and starts that a user's function returns for the cells. It is needed since the
-    function may read data that no field of the problem names. None for problems that problem files describe.
+    """A digest of the losses and starts that a user's function returns for the cells. The digest is needed since
+    the function may read data that no field of the problem names. None for problems that problem files describe.
     """
     if any(isinstance(spec, ProblemSpec) for spec in cells):
         return None

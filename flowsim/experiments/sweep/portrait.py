@@ -204,8 +204,8 @@ class Conic(NamedTuple):
 
 
 def kept(portrait: Portrait, problems: Sequence[Problem], paths: Sequence[np.ndarray]) -> Conic | None:
-    """The function q of the form `Conic` that all flows conserve. None if there is none or more than one, or if a
-    coordinate is not a weight.
+    """The function q of the form `Conic` that all flows conserve. None if no such function, or more than one, is
+    found, or if a coordinate is not a weight.
 
     The condition <grad q, velocity> = 0 is linear in the coefficients of q. It is solved at random points of the
     plane, where all other weights have their values at a start. Since these weights may move along a flow, a

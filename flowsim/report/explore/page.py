@@ -297,7 +297,7 @@ def _rows(row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _promised(problem: Problem, known: bool, texts: _Numbered) -> Document:
     """Return what a paper predicts for a cell without integration: the rate of its envelope and the conditions on
-    the start. The rate is 0 if there is none.
+    the start. The rate is 0 if no paper predicts one.
 
     **Arguments:** known: whether the excess is known; texts: the numbered texts of the page, to which texts are
     added.

@@ -63,7 +63,7 @@ def modes(axes: Axes, trajectory: Trajectory) -> Axes:
 
 @on_axes
 def matrices(axes: Axes, trajectory: Trajectory, limits: Mapping[str, ArrayLike]) -> Axes:
-    """Draw the matrices of a model at the start, at the end and, where it is known, in the limit. All share one
+    """Draw the matrices of a model at the start, at the end and, if the limit is known, in the limit. All share one
     colour scale.
 
     **Arguments:**

@@ -58,7 +58,7 @@ def draw_growth(found: Sharpening, path: str | os.PathLike) -> None:
 
 
 def draw_ablation(found: Ablation, path: str | os.PathLike) -> None:
-    """Draw the problems that an ablation tried: how far each misses the hypotheses or bounds, and whether the
+    """Draw the problems that an ablation tried: by how much each violates the hypotheses or bounds, and whether the
     statement fails there.
 
     There are up to three plots: for problems that violate one hypothesis, for those that violate several, and for

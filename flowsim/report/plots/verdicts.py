@@ -199,8 +199,8 @@ def sides(axes: Axes, verdict: Verdict, both: Sides) -> Axes:
 
 
 def _worst(verdict: Verdict, both: Sides) -> int | None:
-    """Return the index of the least slack: at the time that the verdict names, or for points where slack/|bound| is
-    least. None if no slack is known.
+    """Return the index of the least slack. Along a flow it is at the time that the verdict names. For points it is
+    where slack/|bound| is least. None if no slack is known.
     """
     if both.t is not None and isinstance(verdict.where, float):
         return int(np.argmin(np.abs(both.t - verdict.where)))

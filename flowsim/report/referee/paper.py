@@ -95,8 +95,9 @@ class PaperReview(AbstractPage):
 
     @property
     def failing(self) -> list[Statement]:
-        """The statements that fail as printed, the most serious first. Among equally serious ones, those that may
-        be faults of the extracted text come last, and those on which most other statements depend come first.
+        """The statements that fail as printed, the most serious first. Among equally serious statements, those
+        whose fault may be that of the extracted text come last; otherwise, those on which most others depend come
+        first.
         """
         order = list(_MANY)
         known = [(one, one.fault) for one in self.statements if one.fault is not None]
