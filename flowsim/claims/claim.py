@@ -95,7 +95,7 @@ class Comparison(eqx.Module):
 
     @property
     def margin(self) -> Sides:
-        """(slack + allowance)/reference in every row, also where nothing is promised."""
+        """(slack + allowance)/reference in every row, also where the statement asserts nothing."""
         return relative(self.slack + self.allowance, self.reference)
 
 

@@ -63,8 +63,8 @@ def claim(
 
     - id, source, fields: fields of `Claim`.
     - hypotheses: one function (loss, start) -> list of `Hypothesis`, or several; (loss, descent) for a descent.
-    - needs: one more such function, for the hypotheses without which the sides cannot be computed. The claim
-      promises nothing where they are not met.
+    - needs: one more function of this form, for the hypotheses without which the sides cannot be computed. The
+      claim asserts nothing where they are not met.
 
     **Raises:** `ValueError` on a function without a docstring, or with an argument of another name.
     """

@@ -103,7 +103,7 @@ class _Asking(NamedTuple):
     **Fields:**
 
     - traced: for each call, whether its flow is traced.
-    - forgets: whether `limit` returns NaN in place of this value.
+    - forgets: whether `limit` returns NaN instead of the value at the end.
     """
 
     traced: list[bool]

@@ -57,7 +57,7 @@ def gradient_dominance(
     - grad_norm_sq, loss: (T,) at any points, on a trajectory or elsewhere.
     - constant: c.
     - power: p.
-    - threshold: the loss below which nothing is promised.
+    - threshold: the loss below which the statement asserts nothing.
     """
     return at_least(grad_norm_sq, jnp.asarray(constant) * loss**power, promised=loss >= threshold)
 

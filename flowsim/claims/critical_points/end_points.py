@@ -185,9 +185,9 @@ def hessian(loss: AbstractPopulationLoss, model: PyTree) -> Float[Array, "n n"]:
 def ends_above_the_minimum(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
     """The statement that a flow ends above the global minimum: the excess at its end is positive.
 
-    Nothing is promised if the excess at the end is at most 1e-6 of the excess at zero weights. The allowance is how
-    much the loss can still decrease: at most |grad L| s, where |grad L| is the gradient norm at the end and s
-    bounds the remaining length of the path.
+    The comparison makes no statement if the excess at the end is at most 1e-6 of the excess at zero weights. The
+    allowance is how much the loss can still decrease: at most |grad L| s, where |grad L| is the gradient norm at
+    the end and s bounds the remaining length of the path.
     """
     end = trajectory.excess[-1:]
     above = end > _ABOVE * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))

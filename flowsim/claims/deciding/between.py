@@ -1,7 +1,7 @@
 """Find the least margin of a statement in continuous time, by further times at which the statement is compared.
 
 A statement for all t is compared at output times. Between them its margin can be lower in three places: near a
-local minimum, near either end of the run, and where the statement starts or stops promising something.
+local minimum, near either end of the run, and where the statement starts or stops asserting something.
 """
 
 import functools
@@ -73,8 +73,8 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
 
 
 def _noise(claim: Claim, case: Case, ours: Comparison) -> Series:
-    """The rounding error of the margin of a comparison at each time, the largest of all entries; zero for a
-    comparison that is not at times.
+    """The rounding error of the margin of a comparison at each time, the largest of all entries. Zero if the rows
+    of the comparison are not times.
     """
     count = case.run.t.size
     if ours.slack.shape[0] < case.padded.t.size:
@@ -86,10 +86,10 @@ def _noise(claim: Claim, case: Case, ours: Comparison) -> Series:
 def _margins(
     claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: np.ndarray, further: np.ndarray
 ) -> tuple[Series, Margins, Promised]:
-    """The output times, the margins at them, and where they are promised, once ``further`` times are added to the
-    solve.
+    """The output times of a solve with ``further`` times added, the margins at these times, and where the statement
+    asserts anything.
 
-    Empty for a comparison that is not at times.
+    All three are empty if the rows of the comparison are not times.
     """
     case = case.at(np.union1d(asked, further))
     ours, count = case.panel.compared(claim, loss, case.padded), case.run.t.size
@@ -110,7 +110,7 @@ def follow(
 
     **Arguments:**
 
-    - margins: further times -> all times, increasing; the margins at each; where they are promised.
+    - margins: further times -> all times, increasing; the margins at each; where the statement asserts anything.
     - noise: times -> the errors of the margins at these times. Where a margin can be lower by less than its error,
       no times are added.
     - known: further times that are always included.
@@ -141,9 +141,7 @@ def follow(
 
 
 def _finite(t: Series, margin: Margins, promised: Promised) -> tuple[Series, Margins, Promised]:
-    """The times, the margins with infinite ones replaced by a large finite number, and where the margins are
-    promised.
-    """
+    """The three arguments, with infinite margins replaced by a large finite number."""
     largest = np.max(np.abs(margin), where=np.isfinite(margin), initial=1.0)
     return t, np.where(margin == np.inf, _INFINITE * largest, margin), promised
 
@@ -183,9 +181,10 @@ def _dips(t: Series, least: Series, anything: Bool[np.ndarray, " T"]) -> list[Br
 
 
 def switches(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:
-    """Brackets of the steps in which an entry starts or stops promising something, lowest first.
+    """Brackets of the steps in which an entry starts or stops asserting something, lowest first.
 
-    The margin at the end of the step where nothing is promised bounds the margin at the switch.
+    At one end of a step of this kind the entry asserts nothing. The margin at that end bounds the margin at the
+    switch.
     """
     found = []
     for k in np.flatnonzero(_switching(promised).any(axis=1)).tolist():

@@ -118,8 +118,8 @@ def _too_wide(sides: Sides) -> str:
 
 
 def _too_late(claim: Claim, evidence: DescentEvidence) -> str:
-    """The message for a claim that evaluates the descent at a k that is not the number of one of its iterates; else
-    empty.
+    """The message for a claim that evaluates the descent after a number k of steps for which the descent has no
+    iterate. Empty for other claims.
     """
     last = evidence.run.t.size - 1
     with times_asked() as times, contextlib.suppress(Exception):
@@ -276,8 +276,8 @@ def _sides(
 
 
 def _bounds(claim: Claim, enclosed: Enclosed, ours: Comparison, radius: float | None = None) -> Bounds | None:
-    """The comparison in balls; None if that fails. With a radius, the last iterate is anywhere within this
-    distance.
+    """The comparison in balls; None if that fails. If ``radius`` is given, the last iterate is replaced by a ball
+    that contains all weights within this distance of it.
     """
     rows = np.arange(enclosed.run.t.size)
     try:
@@ -288,8 +288,8 @@ def _bounds(claim: Claim, enclosed: Enclosed, ours: Comparison, radius: float | 
 
 
 def _of_the_limit(claim: Claim, evidence: DescentEvidence, sides: Sides) -> str | None:
-    """The reason why a statement that uses the last iterate may have another verdict at the limit; None if it has
-    the same.
+    """The reason why a statement that uses the last iterate may have another verdict at the limit. None if the
+    verdict is the same there.
     """
     if evidence.enclosed is None or not math.isfinite(evidence.remaining):
         return _NO_BOUND if np.any(sides.allowance[sides.possible] > 0) else _IS_NO_LIMIT

@@ -70,7 +70,7 @@ def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, b
 
 
 def _differs(ours: Comparison, other: Comparison) -> np.ndarray:
-    """Where two comparisons promise different things, or both promise something and their slacks differ."""
+    """Where only one of two comparisons asserts something, or both do and their slacks differ."""
     same = (ours.slack == other.slack) | (np.isnan(ours.slack) & np.isnan(other.slack)) | ~ours.promised
     return np.asarray(~same | (ours.promised != other.promised))
 

@@ -62,7 +62,7 @@ class Family:
     `power_law` is judged along the values of the parameter, in their order; its verdict rests on extrapolation, and
     says so. One that returns `with_probability` is judged over the members as independent draws.
 
-    Each flow is solved once, and kept. If all members share one loss object, their programs are compiled once.
+    Each flow is solved once and cached. If all members share one loss object, their programs are compiled once.
 
     **Arguments:**
 

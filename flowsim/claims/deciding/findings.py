@@ -47,7 +47,7 @@ def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, lower: floa
 
     - claim: the claim.
     - evidence: the evidence for all claims on the flow.
-    - rough, fine: the two solves, or twice the same one.
+    - rough, fine: the two solves, which may be the same one.
     - lower: by how much the margin may be lower between the times of the solves than at them.
     """
     if claim.along_flow and (reason := not_solved("A more accurate solve", fine.run) or _unbalanced(fine.run)):
@@ -120,8 +120,8 @@ def _unbalanced(run: Trajectory) -> str:
 
 
 def _unknown(claim: Claim, case: Case, sides: Sides) -> str:
-    """The reason why a comparison has no margin: a side is not finite, or an allowance is infinite. Empty if it has
-    one.
+    """The reason why a comparison has no margin: a side is not finite, or an allowance is infinite. Empty if the
+    comparison has a margin.
     """
     slack = sides.slack[sides.possible]
     if not np.all(np.isfinite(slack) | (slack == np.inf)):
@@ -179,7 +179,7 @@ def _point(row: int, length: int, case: Case, claim: Claim, evidence: Evidence) 
     """The time of a row in a comparison of ``length`` rows, or a text with the number of the row if it is not a
     time.
 
-    A claim along the flow may have points after the times.
+    A claim along the flow has a row for each time, and then may have rows for other points.
     """
     times = case.padded.t.size
     if case.has_times(claim, length) or (claim.along_flow and row < times < length):

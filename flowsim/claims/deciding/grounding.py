@@ -38,7 +38,7 @@ class Ground:
     **Fields:**
 
     - sides: the sides.
-    - note: why they do not decide the claim; empty if they do.
+    - note: why the sides do not decide the claim; empty if they do.
     - for_all_t: whether there is a row for each time.
     - last: the last row that was judged.
     - combines: whether a slack depends on several times, as in `Errors`.
@@ -295,14 +295,14 @@ class _Look:
         self.jumps = jumps if self._for_all_t else ()
 
     def _places(self, rows: np.ndarray) -> np.ndarray:
-        """The rows of the comparison that belong to these rows of the run, followed by its rows that are not
-        times.
+        """The rows of the comparison that belong to the given rows of the run, followed by the rows of the
+        comparison that are not times.
         """
         return np.append(rows, self._after) if self._for_all_t else self._after
 
     def _decisive(self, measured: Sides) -> np.ndarray:
         """The rows that decide a verdict: those with slacks nearest to their errors, those that fail most clearly,
-        the one with the least margin, the first and the last that promise anything, and both ends.
+        the one with the least margin, the first and the last that assert anything, and both ends.
         """
         flat = lambda side: np.asarray(side)[: self._count].reshape(self._count, -1)
         near = np.min(flat(measured.nearness), axis=1)
@@ -362,11 +362,11 @@ def _open(sides: Sides) -> Mask:
 
 
 def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
-    """The judgement on a statement about the end of the flow, if any weights that the flow may still reach take the
-    place of the end: those within its remaining length.
+    """The judgement on a statement about the end of the flow, for all weights that the flow may still reach instead
+    of its last weights alone. These are all weights within the remaining length of the flow.
 
-    Unresolved if the sides cannot be computed in balls. If no remaining length is known, the loss may still fall to
-    its minimum.
+    Unresolved if the sides cannot be computed in balls. If no bound on the remaining length is known, all weights
+    count, and the loss may still fall to its minimum.
     """
     settled, count = case.settled, case.run.t.size
     enclosed = settled.enclosed.exact if case.status is Status.STATIONARY else settled.enclosed

@@ -194,10 +194,13 @@ def _judged_on_descent(claim: Claim, evidence: DescentEvidence) -> Verdict:
 def _with_hypotheses(
     verdict: Callable[..., Verdict], hypotheses: tuple[Hypothesis, ...], finding: Finding
 ) -> Verdict | None:
-    """The verdict if a hypothesis is not met, or if a side of one is not known; None if all are met.
+    """The verdict if some hypothesis is not met or cannot be evaluated; None if all hypotheses are met.
 
-    **Arguments:** verdict: (judgement, reason, finding) -> the verdict; hypotheses; finding: for the conclusion
-    alone.
+    **Arguments:**
+
+    - verdict: (judgement, reason, finding) -> the verdict.
+    - hypotheses: the hypotheses of the claim.
+    - finding: the judgement on the conclusion alone, regardless of the hypotheses.
     """
     if not (unmet := [condition for condition in hypotheses if not condition.met]):
         return None

@@ -58,12 +58,12 @@ def solver_error(rough: Points, fine: Points, scale: Points, counts: Mask, rtol:
 
     - rough, fine: value - bound on each solve.
     - scale: the size of the larger side.
-    - counts: where either solve promises anything.
+    - counts: where the statement asserts anything on at least one of the solves.
     - rtol: the tolerance of the fine solve.
     """
     scale = np.maximum(scale, np.finfo(float).tiny)
     apart = np.abs(rough - fine) / scale
-    # Nothing is known, or asked, of a side that promises nothing or is infinite.
+    # No accuracy is required where the statement asserts nothing or a side is infinite.
     apart = np.where(counts & ~np.isnan(apart), apart, 0.0)
     return (_LADDER_SAFETY * np.maximum.accumulate(apart) + rtol) * scale + LEAST_ERROR
 
@@ -78,7 +78,7 @@ class Sides:
     - error: the error of the slack.
     - allowance: the allowance of the claim, as in `Comparison`.
     - size: the number by which a margin is divided.
-    - possible, certain: where the statement may promise something, and where it certainly does.
+    - possible, certain: where the statement may assert something, and where it certainly does.
     - tie: where the sides are exactly equal.
     - identity: where the statement is an equality.
     - tightness: the ratio of the sides.
@@ -120,12 +120,12 @@ class Sides:
 
     @property
     def fails(self) -> Mask:
-        """Where the statement certainly promises something and fails by more than the allowance and the error."""
+        """Where the statement certainly asserts something and fails by more than the allowance and the error."""
         return self.certain & (self.slack + self.allowance < -self.error)
 
     @property
     def stands(self) -> Mask:
-        """Where the statement holds for certain, or promises nothing.
+        """Where the statement holds for certain, or asserts nothing.
 
         An inequality holds for certain if slack - allowance > error, or if its sides are exactly equal. An identity
         does if its sides agree to within the error and the accepted part of the allowance, and these are small
@@ -138,15 +138,15 @@ class Sides:
         return ~self.possible | np.where(self.identity, agrees, exceeds)
 
     def without(self, rows: slice | np.ndarray) -> "Sides":
-        """These sides with nothing promised in some rows."""
+        """These sides, changed so that the statement asserts nothing in the given rows."""
         possible, certain = self.possible.copy(), self.certain.copy()
         possible[rows] = certain[rows] = False
         return dataclasses.replace(self, possible=possible, certain=certain)
 
     @property
     def nearness(self) -> Points:
-        """(|slack| - allowance)/error, infinite where nothing can be promised. It is least where the verdict is
-        least clear.
+        """(|slack| - allowance)/error, infinite where the statement certainly asserts nothing. It is least where
+        the verdict is least clear.
         """
         room = np.abs(self.slack) - self.allowance
         return np.where(self.possible, np.where(self.error > 0, room / self.error, np.inf), np.inf)
@@ -163,8 +163,8 @@ class Sides:
     def judgement(self) -> Judgement:
         """The judgement on the statement as a whole.
 
-        It is violated if it fails at any point, vacuous if it promises nothing, holds if all points are in
-        `stands`, and else unresolved.
+        It is violated if it fails at any point, vacuous if it asserts nothing at any point, holds if all points are
+        in `stands`, and else unresolved.
         """
         if self.fails.any():
             return Judgement.VIOLATED

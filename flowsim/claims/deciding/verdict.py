@@ -31,7 +31,7 @@ class Verdict:
 
     - id, source, form, statement: those of the claim.
     - verdict: the judgement.
-    - margin: the least signed slack, relative to the size of the bound. None if the statement promises nothing.
+    - margin: the least signed slack, relative to the size of the bound. None if the statement asserts nothing.
     - where: the point of the least margin: its time, for a descent its number of steps, or a description in words.
     - floor: the numerical error plus the allowance at this point, in the units of the margin.
     - tightness: the ratio of the two sides at this point.

@@ -19,7 +19,7 @@ class Bounds:
     **Fields:**
 
     - low, high: a lower and an upper bound on the slack.
-    - possible, certain: where the statement may promise something, and where it certainly does.
+    - possible, certain: where the statement may assert something, and where it certainly does.
     - allowance, scale: upper bounds on these parts.
     - size: a lower bound on this part.
     - difference: the middle of the ball of value - bound.

@@ -80,7 +80,9 @@ class Case:
 
     @property
     def panel(self) -> Panel:
-        """The claims compared together on this solve: none if it has further times and over 128 weights."""
+        """The panel of claims that are compared together on this solve. It is empty if the solve has further times
+        and the model has more than 128 weights. Claims are then compared one by one.
+        """
         alone = self._further.size and weights_of(self.run) > _FEW
         return self._repetitions.alone_panel if alone else self._repetitions.panel
 
@@ -109,7 +111,7 @@ class Case:
         return self if self._unsettled else self.with_remaining(self._repetitions.way_to_go(self.run.end))
 
     def with_remaining(self, remaining: float, tail: Tail | None = None) -> "Case":
-        """This solve with a bound on its remaining length and any given continuation. Claims share the result."""
+        """This solve with a bound on its remaining length and, if given, its continuation. The result is cached."""
         key = remaining, tail is not None
         if key in self._settled:
             return self._settled[key]
@@ -157,8 +159,8 @@ class Case:
 
     @functools.cached_property
     def at_rest(self) -> int:
-        """The number of the first row after which the flow moves by rounding only; the number of rows if there is
-        none, or if the field is exactly zero.
+        """The number of the first row after which the flow moves by rounding only. The number of rows if there is
+        no row of this kind, or if the field is exactly zero.
         """
         return self._moves_until(_AT_REST)
 
@@ -298,9 +300,7 @@ class Case:
         return padded(self.run, self._repetitions.trajectory.t.size)
 
     def has_as_many_points(self, claim: Claim) -> bool:
-        """Whether a comparison has at least as many rows as the padded solve has times although its rows are not
-        times, so that their number does not depend on the number of times.
-        """
+        """Whether a comparison has a fixed number of rows, which is at least that of the padded solve."""
         length = self.panel.compared(claim, self._repetitions.stated, self.padded).slack.shape[0]
         if length < self.padded.t.size:
             return False

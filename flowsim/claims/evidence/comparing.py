@@ -279,7 +279,7 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
 def of_one_flow(claim: Claim, comparison: object) -> Comparison:
     """Check that the function of a claim returned a comparison along one flow, and return this comparison.
 
-    **Raises:** `ValueError` if it is not one.
+    **Raises:** `ValueError` if the function returned something else.
     """
     if not isinstance(comparison, Comparison):
         refuse(claim.id, "a function that returns what flowsim.at_least does", f"it returns {comparison!r:.60}")

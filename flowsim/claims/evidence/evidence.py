@@ -56,8 +56,8 @@ class Evidence(AbstractRepetitions):
 
     @functools.cached_property
     def prolonged(self) -> "Case | None":
-        """The case of the flow continued to a million times its end time or, if that fails, to ten times; else
-        None.
+        """The case of the flow continued to a million times its end time or, if that fails, to ten times. None if
+        both fail.
         """
         run = self.trajectory
         if run.t.size == 1 or run.status is Status.STATIONARY:
@@ -126,7 +126,9 @@ class Evidence(AbstractRepetitions):
         return {}
 
     def reads_more_than_the_start(self, claim: Claim) -> bool:
-        """Whether a claim that was declared to depend on the start only compares numbers of the flow after it."""
+        """Whether a claim uses numbers of the flow after the start, although it was declared to depend on the start
+        alone.
+        """
         # Comparisons of formulas at every size may cost far more than the flow.
         if self.trajectory.status is Status.STATIONARY or reads_the_start_only(claim):
             return False

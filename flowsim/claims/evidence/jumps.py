@@ -31,7 +31,8 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
 
     - traced: (numbers of the loss, series, weights) -> slack, promised, allowance, scale. The first series is the
       time.
-    - given: these arguments, as balls; for a program that is too costly in balls, arrays of the same shapes.
+    - given: the arguments of ``traced`` as balls, or as arrays of the same shapes if the program is too costly in
+      balls.
     - whole: whether the rows are all rows of a flow. Then oscillations in the time are searched for; otherwise any
       trigonometric function of the time is listed.
     - most_operations: the limit on the cost.
@@ -74,8 +75,8 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
 def _switching(traced: Traced, given: PyTree, most_operations: float) -> set[str]:
     """The kinds of branches, and of roundings to integers, whose result may change between two rows.
 
-    Only rows at which the statement promises something count. Weights are assumed to move along a straight line
-    from one row to the next.
+    Only rows at which the statement asserts something count. Weights are assumed to move along a straight line from
+    one row to the next.
     """
     arrays, *series = given
     choices: list = []

@@ -1,4 +1,4 @@
-"""Events between two output times of a run: a range in which a claim promises something is entered and left, a
+"""Events between two output times of a run: a range in which a claim asserts something is entered and left, a
 margin has a narrow dip, or the loss has a wall or a pit.
 
 Balls contain all weights from one time to the next. A time interval in which they do not exclude an event is halved
@@ -55,7 +55,7 @@ class Found(NamedTuple):
 def hidden_events(claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: Asked) -> More:
     """Times between the output times of a run at which a claim must be checked too.
 
-    At these times an inequality fails, or the claim promises something although it promises nothing at both
+    At these times an inequality fails, or the claim asserts something although it asserts nothing at both
     neighbouring output times.
 
     **Arguments:**
@@ -209,7 +209,7 @@ def _off_course(case: Case, steeper: float) -> More:
 
 
 def _found_between(case: Case, look: Callable[[np.ndarray, Times, Times], Found], *, thorough: bool = True) -> More:
-    """The middles of time intervals that have an event there, at most four.
+    """The middles of at most four time intervals at whose middles there is an event.
 
     The first intervals are the steps of the run. Intervals in which an event is possible are halved until one is
     found.

@@ -109,7 +109,7 @@ class AbstractRepetitions:
 
     @functools.cached_property
     def alone_panel(self) -> Panel:
-        """A panel without claims, for claims that are compared one by one."""
+        """An empty `Panel`, for claims that are compared one by one."""
         return Panel()
 
     def _is_spoken_of(self, claim: Claim) -> bool:

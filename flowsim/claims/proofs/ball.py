@@ -147,8 +147,8 @@ def _independent(fields: list[Field], centre: list[arb]) -> list[Field]:
 
 @functools.lru_cache(maxsize=4)
 def _constant(followed: FollowedFlow, n: int) -> list[Field]:
-    """Return the directions in which the weights do not move, as constant fields; none if the program of the loss
-    changes along one of them.
+    """Return the directions in which the weights do not move, as constant fields. The list is empty if the program
+    of the loss changes along one of these directions.
     """
     fields: list[Field] = [[[k, n, str(a)] for k, a in direction] for direction in followed.domain.outside]
     try:

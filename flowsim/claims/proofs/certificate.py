@@ -40,8 +40,8 @@ _REFUSED = checker.RefusedError, identities.RefusedError
 
 
 class _Problem(NamedTuple):
-    """A loss, the start of its flow, how the weights may move, the program of a start that is computed, and the numbers
-    that are exact.
+    """The loss, the start of its flow, the directions in which the weights may move, the program of a start that
+    was computed, and the numbers that are exact.
     """
 
     loss: AbstractPopulationLoss
@@ -56,7 +56,7 @@ class _Problem(NamedTuple):
         return np.asarray(ravel_pytree(self.start)[0])
 
     def models(self, rows: list[np.ndarray]) -> list[PyTree]:
-        """Models of weights."""
+        """The models with the given weights."""
         return [ravel_pytree(self.start)[1](jnp.asarray(row)) for row in rows]
 
 
@@ -72,21 +72,20 @@ def certify(
 ) -> Document:
     """A certificate that a claim holds for all t up to a time, or that it fails at that time or in the limit.
 
-    A claim that does not depend on a flow is proved or refuted from the problem alone, and its equalities in rational
-    numbers.
+    A claim that depends on no flow is proved or refuted from the problem alone, an equality in rational numbers.
 
     **Arguments:**
 
     - claim, loss, start: the claim and its problem.
-    - t1: the last time of a claim along the flow, positive, or the time at which it fails. Infinity asks for all t.
-      This can be shown for equalities of polynomials, and for inequalities whose sides stay apart in a ball that the
-      flow does not leave. Equalities are always shown for all t.
-    - refutes: whether to show that the claim fails. A claim about the limit, with an allowance, fails if it fails at
-      all points of a ball that the flow does not leave.
+    - t1: for a claim along the flow, the last time of a proof, or the time of a refutation. Infinity requests a
+      proof for all t, which can succeed for equalities of polynomials, and for inequalities whose sides stay apart
+      in a ball that the flow does not leave. Equalities are always shown for all t.
+    - refutes: whether to show that the claim fails. A claim about the limit, with an allowance, fails if it fails
+      at all points of a ball that the flow does not leave.
     - problem: the text of the problem, which the certificate contains.
     - followed: the flow of this loss from this start, if an earlier proof has enclosed it.
 
-    **Raises:** `OpenError` with the reason if this cannot be shown; `ValueError` as `flowsim.enclose` does.
+    **Raises:** `OpenError` with the reason if no certificate is found; `ValueError` as `flowsim.enclose` does.
     """
     refuse_sampled(loss)
     if claim.of_descent:
@@ -151,16 +150,16 @@ def certify(
 
 
 def check(certificate: Document) -> str:
-    """The statement that a certificate proves, in words, by the checker for its kind.
+    """Run the checker for this kind of certificate, and return in words the statement that the certificate proves.
 
-    **Raises:** the checker's `RefusedError`, or the exception that a damaged certificate raises, if it proves nothing.
+    **Raises:** the checker's `RefusedError` if nothing is proved; any exception if the certificate is damaged.
     """
     checkers = {identities.VERSION: identities, ending.VERSION: ending}
     return checkers.get(certificate.get("version", ""), checker).check(certificate)
 
 
 def _of_equality(certificate: Document, of_loss: Document) -> Document:
-    """The certificate that the sides of a claim are equal for all t."""
+    """Complete and check a certificate that the sides of a claim are equal for all t."""
     kept = {key: value for key, value in certificate.items() if key not in ("precision", "order", "pieces")}
     kept |= {"version": identities.VERSION, "loss": of_loss}
     kept["digest"] = identities.digest(kept)
@@ -169,7 +168,7 @@ def _of_equality(certificate: Document, of_loss: Document) -> Document:
 
 
 def _of_the_end(certificate: Document, followed: FollowedFlow, *, in_the_limit: bool = False) -> Document:
-    """The certificate of what holds for all t, or holds or fails in the limit, as the flow ends in a ball."""
+    """Complete and check a certificate about all t or the limit, by a ball that the flow never leaves."""
     kept = with_the_end(certificate | {"version": ending.VERSION}, followed, in_the_limit=in_the_limit)
     kept["digest"] = ending.digest(kept)
     ending.check(kept, _followed)
@@ -177,7 +176,7 @@ def _of_the_end(certificate: Document, followed: FollowedFlow, *, in_the_limit: 
 
 
 def _followed(certificate: Document) -> list[tuple[checker.Piece, arb]]:
-    """The pieces of a path and the radii of its tube, which are shown once for all claims about a flow."""
+    """The pieces of a path, each with the radius of its tube. They are checked once for all claims about a flow."""
     names = ("loss", "start", "order", "pieces")
     return _followed_once(flint.ctx.prec, json.dumps({name: certificate[name] for name in names}))
 
@@ -188,7 +187,7 @@ def _followed_once(precision: int, path: str) -> list[tuple[checker.Piece, arb]]
 
 
 def _is_of_the_limit(claim: Claim, problem: _Problem) -> bool:
-    """Whether a claim compares as much of a longer flow, its end, and allows for what may come after it."""
+    """Whether a claim is about the limit: it has no more rows for a longer flow, and it has an allowance."""
     rows = [problem.weights, *(problem.domain.near(np.random.default_rng(k), 1 / 8) for k in range(2))]
     models = problem.models(rows)
     one, other = (compared(claim, problem.loss, jnp.arange(float(n)), models[:n]) for n in (2, 3))
@@ -201,7 +200,7 @@ def _is_of_the_limit(claim: Claim, problem: _Problem) -> bool:
 
 
 def _inputs(problem: _Problem) -> dict[str, PyTree]:
-    """The inputs of the sides: a time, the start, and the weights at that time, with the program of the start."""
+    """The inputs of the sides' program: a time, the start, the weights at that time; also the start's program."""
     start, t = eqx.filter(problem.start, eqx.is_inexact_array), jax.ShapeDtypeStruct((1,), float)
     return {"t": t, "start": start, "weights": problem.domain.shapes, "exact": problem.exact}
 
@@ -215,8 +214,8 @@ def _traced(
     weights: PyTree,
     others: Sequence[PyTree] = (),
 ) -> Comparison:
-    """A claim at the start and, along a flow, at a time or in the limit, from the numbers of its problem. Of two other
-    rows one comes before, and one after, but not after the limit.
+    """The comparison of a claim at the start and, along a flow, at a time or in the limit, from the numbers of its
+    problem. Two rows ``others`` may be added: one before and one after the time, or both before the limit.
     """
     fixed = eqx.filter(problem.start, eqx.is_inexact_array, inverse=True)
     after = [weights, *others[:0:-1]]
@@ -228,11 +227,11 @@ def _traced(
 
 
 def _sides(claim: Claim, problem: _Problem, refutes: bool, in_the_limit: bool) -> tuple[Document, bool]:
-    """The program of the slack of a claim at a time, of t, the start and the weights at that time, and whether it is an
-    equality.
+    """Return a program, and whether a claim is an equality. The program computes the slack of the claim at a time t
+    from t, the start and the weights at t.
 
-    An equality has two slacks, the difference of its sides and the negative of it. What a claim compares in addition to
-    the flow, such as given weights, is compared again at each time.
+    An equality has two slacks, the difference of its sides and the negative of it. Rows that a claim has in
+    addition to those of the flow, such as rows for given weights, are compared again at each time.
     """
     traced, inputs = functools.partial(_traced, claim, problem, in_the_limit), _inputs(problem)
     try:
@@ -260,7 +259,10 @@ def _slack(ours: Comparison, identity: np.ndarray, *, allows: bool) -> Sides:
 
 
 def _check_sides(certificate: Document, claim: Claim, problem: _Problem, t1: float) -> None:
-    """Refuse sides that are not those of the claim at each of several random models, as where it reads the last one."""
+    """Refuse a certificate whose sides differ from the claim's sides at any of the models that are tried. For a
+    claim along the flow these are several random models, otherwise only the start. The sides differ, for example,
+    if the claim at one time also reads the last model of the flow. **Raises:** `OpenError` if the sides differ.
+    """
     rng, count = np.random.default_rng(0), _ROWS if claim.along_flow else 1
     rows = [problem.weights, *(problem.domain.near(rng, 1 / 8) for _ in range(count - 1))]
     t = np.append(0.0, t1 * 0.3 ** np.arange(count - 1)[::-1])
@@ -279,8 +281,8 @@ def _check_sides(certificate: Document, claim: Claim, problem: _Problem, t1: flo
 
 
 def _check_rows(claim: Claim, problem: _Problem, rows: list[np.ndarray], t: np.ndarray, theirs: Comparison) -> None:
-    """Refuse a claim whose sides at a time change when the rows after the start move by one place, as a new row takes
-    the first place, and many come after them.
+    """Refuse a claim whose sides at a time change when rows for other times are added to the flow: one directly
+    after the start, and many after the last row.
     """
     rng, count = np.random.default_rng(1), len(rows)
     for further in (-_FAR, 1.0, _FAR):
@@ -298,7 +300,7 @@ def _check_rows(claim: Claim, problem: _Problem, rows: list[np.ndarray], t: np.n
 def _check_unread(
     certificate: Document, claim: Claim, problem: _Problem, in_the_limit: bool, is_equality: bool
 ) -> None:
-    """Refuse sides whose values are not known when the rows before and after, except for the start, are anywhere."""
+    """Refuse a claim whose sides at a time, or in the limit, depend on rows other than the start and their own."""
     refutes, inputs = certificate["verdict"] == "refuted", _inputs(problem)
     inputs |= {"t": jax.ShapeDtypeStruct((3,), float), "others": [inputs["weights"]] * 2}
 
@@ -330,8 +332,8 @@ def _largest(*sides: ArrayLike) -> float:
 
 
 def _check_limit(certificate: Document, claim: Claim, problem: _Problem) -> None:
-    """Refuse sides that are not those of the claim at the end, as where it reads what was before. In a refutation only
-    those that fail there count.
+    """Refuse a certificate whose sides differ from the claim's at the end of the flow, for example if the claim
+    also reads earlier rows. In a refutation only sides that fail at the end are compared.
     """
     refutes = certificate["verdict"] == "refuted"
     with flint.ctx.workprec(PRECISION):
@@ -353,7 +355,7 @@ def _check_limit(certificate: Document, claim: Claim, problem: _Problem) -> None
 def _agreement(
     certificate: Document, theirs: Comparison, t: float, start: np.ndarray, weights: np.ndarray | None
 ) -> np.ndarray | None:
-    """Where the slacks of a certificate are the claim's; None if they are others. Without weights, at the start."""
+    """Where a certificate's slacks equal ``theirs``; None if their numbers differ. weights: None at the start."""
     numbers = lambda row: [arb(float(x)) for x in row]
     with flint.ctx.workprec(PRECISION):
         statement = checker.Statement(certificate)
@@ -378,7 +380,7 @@ def _is_zero(function: Callable[..., PyTree], inputs: dict[str, PyTree]) -> bool
 
 
 def _check_promise(promised: Callable[..., PyTree], inputs: dict[str, PyTree], refutes: bool) -> None:
-    """Refuse what promises nothing at points that are known. Where it may promise nothing at others, more is proved."""
+    """Refuse a claim that asserts nothing at some points, if this does not depend on the weights."""
     try:
         (known,) = constants(promised, **inputs)
     except UndecidedError:

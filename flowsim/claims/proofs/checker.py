@@ -1,14 +1,14 @@
-"""A checker of certificates about gradient flows: `python checker.py CERTIFICATE.json` ends with 0 only on a proof.
+"""Checks certificates about gradient flows: `python checker.py CERTIFICATE.json` exits with 0 only on a proof.
 
-It needs python-flint alone and believes no bound in a certificate, which holds a loss L on R^n, a start and the sides
-of a statement as lists of operations. The flow is x' = f(x), f = -grad L. For each piece of time it holds a polynomial
-p and numbers r, delta, mu, of which the checker shows, for a piece of length h that is entered at a distance e from p:
+It needs only python-flint, and checks every bound. A certificate holds a loss L on R^n, a start and the sides of a
+statement as lists of operations. The flow is x' = f(x) = -grad L(x). For each piece of time, of length h, the
+certificate also holds a polynomial p and numbers r, delta, mu. If |x - p| <= e at the left end, the checker shows
 
 1. |p' - f(p)| <= delta, and every eigenvalue of -Hess L is at most mu in the tube |x - p(t)| <= r;
-2. e < r and e exp(mu h) + delta (exp(mu h) - 1)/mu < r, the latter, with the jump to the next p, being the next e.
+2. e < r and E < r with E = e exp(mu h) + delta (exp(mu h) - 1)/mu; the next e is E plus the jump to the next p.
 
-As -Hess L is symmetric, |x - p|' <= mu |x - p| + delta in the tube, a bound that is monotone in time and less than r at
-both ends, so x never leaves the tube. The sides are then bounded at all points of the tube.
+As -Hess L is symmetric, |x - p|' <= mu |x - p| + delta in the tube. The resulting bound on |x - p| is monotone in
+time and less than r at both ends, so x never leaves the tube. On the tube the sides are then bounded.
 """
 
 import functools
@@ -62,7 +62,7 @@ def whole(x, least=0):
 
 
 def dot(x, y, shape, sound=True):
-    """Batched products of matrices: (batch, rows, inner) times (batch, inner, columns). If sound, zeros are skipped."""
+    """Products of (batch, rows, inner) and (batch, inner, columns). sound: all numbers are finite; skip zeros."""
     batch, rows, inner, columns = shape
     if len(x) != batch * rows * inner or len(y) != batch * inner * columns:
         raise RefusedError("the shapes of a product of matrices do not fit")
@@ -109,7 +109,7 @@ ENTRIES = {
 
 
 def pivots(rows, more):
-    """The pivots of A + more I, for the middles A of symmetric balls. As many pivots are negative as eigenvalues."""
+    """Pivots of A + more I, for the midpoints A of a matrix of balls. As many are negative as eigenvalues are."""
     rows, found = [[x.mid() + (more if i == j else 0) for j, x in enumerate(row)] for i, row in enumerate(rows)], []
     while rows:
         first, *rest = rows
@@ -143,7 +143,7 @@ OTHERS = {
 
 
 def apply(name, given, parameter, read):
-    """The value of an operation: a list of balls, of power series of balls, or of rational numbers."""
+    """The value of an operation on ``given``: a list of balls, power series of balls, or rational numbers."""
     if name in ENTRIES:
         return [ENTRIES[name][0](*entries) for entries in pairs(*given)]
     if name in OTHERS:
@@ -152,7 +152,7 @@ def apply(name, given, parameter, read):
 
 
 def pulled_back(name, parameter, given, adjoint, wanted):
-    """The adjoints of those arguments of an operation that are wanted."""
+    """The adjoints of the inputs for which ``wanted`` is true, from the adjoint of the operation's value."""
     if name in ENTRIES:
         slopes = [ENTRIES[name][1](*entries) for entries in pairs(*given)]
         return [each and [_pulled(a, slope[i]) for a, slope in pairs(adjoint, slopes)] for i, each in enumerate(wanted)]
@@ -171,8 +171,8 @@ def pulled_back(name, parameter, given, adjoint, wanted):
 
 
 class Program:
-    """A list of operations. Those that depend on no input are carried out once, and with read=_rational each on the
-    same numbers, so that their difference is exactly zero. A number less itself is zero."""
+    """A list of operations, called with its inputs. Operations that depend on no input are carried out once. With
+    read=_rational equal ones share one value. A value minus itself is exactly zero."""
 
     def __init__(self, document, read=number):
         self.operations, self.result, self.read = [], document["result"], read
@@ -188,7 +188,7 @@ class Program:
             self.constant.append(found and [ZERO if x == 0 else x for x in found])
 
     def _is_of_squares(self, name, arguments, parameter):
-        """Whether a value is never negative where it is defined, from the way it is computed."""
+        """Whether the form of an operation shows that its values are nonnegative wherever they are defined."""
         of = [self.squares[i] for i in arguments]
         if name == "select":  # max(x, y) is x where x is above y
             which, compared, _ = self.operations[arguments[0]]
@@ -206,7 +206,7 @@ class Program:
         return self.known.setdefault(key, (apply(name, given, parameter, self.read), given))[0]
 
     def values(self, inputs):
-        """The values of all operations."""
+        """The value of each operation, from the inputs by name."""
         values = list(self.constant)
         for place, (name, arguments, parameter) in enumerate(self.operations):
             if values[place] is None:
@@ -220,7 +220,7 @@ class Program:
         return found
 
     def field(self, weights):
-        """Minus the gradient of a program with one number as its result, in the input "weights", by its adjoint."""
+        """Minus the gradient of the result, one number, with respect to the input "weights" (by reverse mode)."""
         values = self.values({"weights": weights})
         adjoints, found = [None] * len(values), [ZERO] * len(weights)
         (value,) = values[self.result]  # one number and no more
@@ -246,7 +246,7 @@ def _series(coefficients, order):
 
 
 def flow_series(program, states, order):
-    """The flow from balls of states as power series, by (k + 1) x_{k+1} = f(x)_k."""
+    """The power series of the flow from a box of states. Its coefficients obey (k + 1) x_{k+1} = f(x)_k."""
     flow = [[x] for x in states]
     for k in range(order):
         slopes = program.field([_series(x, k + 1) for x in flow])
@@ -255,7 +255,7 @@ def flow_series(program, states, order):
 
 
 def hessian(program, box):
-    """Hess L on a box of balls, a row for each weight."""
+    """Hess L at all points of a box of balls, as a list of rows."""
     n = range(len(box))
     along = [[_series([box[j], ONE], 2) if i == j else box[j] for j in n] for i in n]
     return [[_times(MINUS, coefficient(slope, 1)) for slope in program.field(one)] for one in along]
@@ -269,7 +269,7 @@ def is_positive(matrix, more):
 
 
 class Piece:
-    """A piece of the path: p(s) for 0 <= s <= h, about its middle."""
+    """A piece of the path: the polynomials p(s), 0 <= s <= h, expanded about the middle of this interval."""
 
     def __init__(self, polynomials, begin, end):
         self.begin, self.h = begin, end - begin
@@ -277,12 +277,12 @@ class Piece:
         self.centred = [arb_poly(p)(arb_poly([self.h / 2, 1])) for p in polynomials]
 
     def at(self, s, radius=ZERO):
-        """All points within a radius of p(s) for a ball s, by an expansion about the middle of s."""
+        """Balls that contain all points within ``radius`` of p(s), for all s in a ball."""
         around = arb_poly([s.mid() - self.h / 2, 1]), arb(0, s.rad())
         return [p(around[0])(around[1]) + arb(0, radius) for p in self.centred]
 
     def defect(self, program, order):
-        """A bound of |p' - f(p)|: about the middle, with Lagrange's remainder."""
+        """A bound on |p' - f(p)| by expansion about the middle, with Lagrange's remainder of this order."""
         half, total = self.h / 2, ZERO
         for spread, orders in ((ZERO, range(order)), (arb(0, half.upper()), [order])):
             shifted = [p(arb_poly([spread, 1])) for p in self.centred]
@@ -301,7 +301,7 @@ def digest(certificate):
 
 
 def follow(certificate):
-    """Yield each piece and the radius of its tube, once its bounds are shown."""
+    """Yield each piece of the path and the radius of its tube, once the bounds of the piece are shown."""
     program, order = Program(certificate["loss"]), whole(certificate["order"], least=1)
     at, begin, error = Program(certificate["start"])(), ZERO, ZERO
     for place, given in enumerate(certificate["pieces"]):
@@ -322,7 +322,7 @@ def follow(certificate):
 
 
 class Statement:
-    """The sides of a statement. Their slack is positive where it holds strictly, and negative where it fails."""
+    """The slack of a statement: positive where the statement holds strictly, and negative where it fails."""
 
     def __init__(self, certificate):
         self.certificate, self.sides = certificate, Program(certificate["sides"])
@@ -330,33 +330,33 @@ class Statement:
         self.loss = Program(certificate["loss"]) if certificate["pieces"] else None
 
     def at_start(self, *, flow=True):
-        """The slack at t = 0, in rational numbers if possible. With flow=False it may read neither t nor weights."""
+        """The slack at t = 0, in rational numbers if possible. With flow=False it may use neither t nor weights."""
         start = Program(self.certificate["start"], _rational)()
         along = {"t": [ZERO], "weights": start} if flow else {}
         return Program(self.certificate["sides"], _rational)(start=start, **along)
 
     def along(self, piece, s, radius, order=0):
-        """The slack as a power series along the flow from all points of the tube at a ball of times."""
+        """The power series of the slack along the flow, from all points of the tube at all times in the ball s."""
         weights = flow_series(self.loss, piece.at(s, radius), order)
         t = _series([piece.begin + s, ONE], order + 1) if order else piece.begin + s
         return self.sides(t=[t], start=self.start, weights=weights if order else [x for (x,) in weights])
 
     def expanded(self, piece, about, s, radius, least):
-        """Whether the slack divided by t^least is proved nonnegative on a ball of times, by its expansion at a time."""
+        """Whether slack/(s - about)^least >= 0 for s in a ball, by the expansion of the slack at ``about``."""
         sides = pairs(self.along(piece, about, radius, ORDER - 1), self.along(piece, s, radius, ORDER))
         ends, zero = range(least, ORDER + 1), lambda y: 0 * coefficient(y, 0)  # or NaN where y is, also times zero
         rows = [[coefficient(y if k == ORDER else x, k) + zero(y) for k in ends] for x, y in sides]
         return all(sum((c * power(s - about, k) for k, c in enumerate(row)), ZERO) >= 0 for row in rows)
 
     def holds(self, piece, low, high, radius):
-        """Whether the slack is proved nonnegative for all s from low to high; at t = 0 it may be zero."""
+        """Whether the slack is shown to be nonnegative for all s from low to high, also if it is zero at t = 0."""
         s = between(low, high)
         shown = all(x >= 0 for x in self.along(piece, s, radius)) or self.expanded(piece, s.mid(), s, radius, 0)
         first = not shown and piece.begin is ZERO and low is ZERO and all(x >= 0 for x in self.at_start())
         return shown or (first and self.expanded(piece, ZERO, s, radius, 1))
 
     def show(self, piece, low, high, radius, halvings=HALVINGS):
-        """Show that the slack is not negative for all s from low to high."""
+        """Show that the slack is nonnegative for all s from low to high; raises `RefusedError` if that fails."""
         if self.holds(piece, low, high, radius):
             return
         middle = ((low + high) / 2).mid()

@@ -1,5 +1,5 @@
-"""Comparisons of numbers that do not depend on an input: in ball arithmetic, then in rational numbers, never in
-float64.
+"""Decides comparisons of numbers that depend on no input of a program: in ball arithmetic, then in rational
+numbers, never in float64.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,9 @@ _COMPARED = {
 
 
 class Decisions:
-    """The values of operations as the checker computes them, each computed once, and the comparisons that they decide.
+    """Decides comparisons from the values that the checker computes for operations. Each value is computed once.
 
-    **Arguments:** writer: the writer of the operations.
+    **Arguments:** writer: the `Writer` of the operations.
     """
 
     def __init__(self, writer: Writer):
@@ -40,7 +40,9 @@ class Decisions:
         self._values: dict[Read, list[list | None]] = {checker.number: [], checker._rational: []}
 
     def compared(self, name: str, x: Array, y: Array) -> np.ndarray:
-        """The truth values of a comparison, entry by entry.
+        """The truth values of a comparison of x and y, entry by entry.
+
+        **Arguments:** name: "gt", "lt", "ge", "le", "eq" or "ne"; x, y: the two sides.
 
         **Raises:** `UndecidedError` if two entries are too close to each other.
         """
@@ -71,9 +73,13 @@ class Decisions:
         return np.asarray(found, dtype=float).reshape(x.shape)
 
     def place(self, eqn: JaxprEqn, x: Array) -> np.ndarray:
-        """The first place of the largest or least of numbers that no input moves.
+        """The index of the largest or the least entry along an axis, for entries that depend on no input. If
+        several entries are equal, the index of the first.
 
-        **Raises:** `UndecidedError` if float64 takes another number, or if two are too close to each other.
+        **Arguments:** eqn: an "argmax" or "argmin" of JAX; x: its input.
+
+        **Raises:** `UndecidedError` if entries depend on an input or are too close to each other, or if float64
+        gives another index.
         """
         if x.known is None or np.any(np.isnan(x.known)):
             raise UndecidedError(f"certificates do not have the operation {eqn.primitive.name} of numbers that move")
@@ -87,9 +93,12 @@ class Decisions:
         return found
 
     def converted(self, x: Array, kind: np.dtype) -> np.ndarray:
-        """Numbers that no input moves, before they become whole numbers or truth values.
+        """The values of numbers that depend on no input, prepared for a conversion to another type: rounded toward
+        zero for whole numbers, 1 or 0 for truth values, and unchanged otherwise.
 
-        **Raises:** `UndecidedError` if an entry is too close to where the result jumps.
+        **Arguments:** x: the numbers; kind: the new type.
+
+        **Raises:** `UndecidedError` if an entry is too close to a number at which the result jumps.
         """
         assert x.known is not None
         if not (np.issubdtype(kind, np.integer) or kind == np.bool_):
@@ -101,8 +110,11 @@ class Decisions:
         return np.where(self.compared("lt", x, zero), up, down)
 
     def unless_rounded(self, name: str, x: Array) -> Array:
-        """The exponent of a power, or the matrix of eigenvalues. Its value is unknown if float64 rounds an exponent, or
-        the zeros or the order of a diagonal matrix.
+        """The exponent of a power ("pow"), or the matrix of an eigenvalue problem ("eigh"), without its float64
+        value if this value would mislead.
+
+        It would if float64 rounds the exponent or, for a matrix that is diagonal in float64, if float64 rounds
+        other entries to zero or changes the order of the diagonal.
         """
         if x.known is None or x.place == NOWHERE or self._is_written(x):
             return x
@@ -113,7 +125,7 @@ class Decisions:
         return x if same else x._replace(known=None)
 
     def _is_written(self, x: Array) -> bool:
-        """Whether an array is of numbers that stand in the program."""
+        """Whether all entries of an array are constants that are written in the program."""
         name, arguments, _ = self.writer.operations[x.place]
         of = [self.writer.operations[i][0] for i in arguments] if name == "take" else [name]
         return set(of) <= {"number"}
@@ -122,7 +134,9 @@ class Decisions:
         return bool(np.all(np.isfinite(x.known)) and np.all(self.compared("eq", x, self.writer.array(x.known))))
 
     def _is_ordered(self, matrix: Array) -> bool:
-        """Whether a matrix that is diagonal in float64 is so, with its entries in the order of float64."""
+        """Whether a matrix that is diagonal in float64 is exactly diagonal, with its entries in the order that they
+        have in float64. True if the matrix is not diagonal in float64.
+        """
         n, places = matrix.shape[-1], np.arange(matrix.size).reshape(matrix.shape)
         outside = ~np.eye(n, dtype=bool)
         if np.any(matrix.known[..., outside]):

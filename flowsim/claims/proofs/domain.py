@@ -47,7 +47,8 @@ class Domain:
 
     - size: the largest weight at the start, or 1 if all are zero.
     - shapes: the tree of weights, with the shapes of arrays that move, and the values of arrays that do not.
-    - held: whether each weight stays where it is although it might move, as its gradient is exactly zero.
+    - held: for each weight, whether it is in an array that may move but stays constant, because its gradient is
+      exactly zero.
     - outside: a basis of the directions in which weights do not move; each is a list of (index of a weight, entry).
     """
 
@@ -232,7 +233,9 @@ def _without_searches(module: Any) -> Any:
 def compared(
     claim: Claim, loss: AbstractPopulationLoss, t: Float[Array, " T"], models: list[PyTree], known: PyTree = None
 ) -> Comparison:
-    """A claim at models along a flow, the last one being the limit if a known model is given, or at its start alone."""
+    """The comparison of a claim at models along a flow, or at its start alone. If ``known`` is given, it is the
+    exact limit of the flow, and must be the last of the models.
+    """
     moving, fixed = zip(*(eqx.partition(model, eqx.is_inexact_array) for model in models), strict=True)
     stacked = eqx.combine(jax.tree.map(lambda *leaves: jnp.stack(leaves), *moving), fixed[0])
     value = excess = squares = dissipated = jnp.full(len(models), jnp.nan)
@@ -246,21 +249,21 @@ def compared(
 
 
 class _Velocity(AbstractDescent):
-    """Minus the gradient of a loss, without any bound on the rest of the flow."""
+    """Minus the gradient of a loss, with no bound on the remaining length of the flow."""
 
     loss: AbstractPopulationLoss
 
     def __call__(self, model: PyTree) -> PyTree:
-        """See `AbstractDescent`."""
+        """The velocity of the flow at a model."""
         return jax.tree.map(jnp.negative, self.loss.gradient(model))
 
     def way_to_go(self, model: PyTree, start: PyTree) -> float:
-        """See `AbstractDescent`."""
+        """Infinity, since no bound on the remaining length of the flow is computed."""
         return math.inf
 
 
 def _series(loss: AbstractPopulationLoss, models: list[PyTree]) -> tuple[Array, Array, Array, Array]:
-    """What a trajectory records of models: loss, excess, |grad|^2 and the energy that is dissipated."""
+    """The series that a trajectory records: loss, excess, |grad L|^2 and the dissipated energy at each model."""
     known: dict[int, tuple[Array, Array, Array]] = {}  # of models, of which one may stand for many times
     for model in models:
         if id(model) not in known:

@@ -1,33 +1,37 @@
-"""A checker of claims about all t or about the limit: `python ending.py CERTIFICATE.json` ends with 0 on a proof.
+"""A checker of claims about all t or about the limit: `python ending.py CERTIFICATE.json` exits with 0 only on a
+proof.
 
-It needs python-flint alone, and `checker.py` and `identities.py` in the same folder. The certificate is one of
-`checker.py` for some pieces of time, until T, with the ball at the end: a centre c, a radius R, a number m and affine
-fields v_j. With g = grad L the checker shows that
+It needs only python-flint, and `checker.py` and `identities.py` in the same folder. A certificate has the form that
+`checker.py` reads, with pieces of time until T, and also a ball at the end: a centre c, a radius R, a number m and
+affine fields v_j. With g = grad L the checker shows that
 
 1. <v_j(x), g(x)> is the polynomial zero;
 2. Hess L + sum_j v_j v_j^T - m I is positive definite at all points of the ball |x - c| <= R;
 3. |x(T) - c| + |g(x(T))|/m < R.
 
 As g' = -(Hess L) g along the flow and <v_j, g> = 0, |g|' <= -m |g| in the ball, so that the remaining length of the
-path is at most |g(x(T))|/m and the flow never leaves the ball. The sides are then bounded at all of its points,
-whatever t is: what holds at all of them holds from T on, and what fails at all of them fails from T on and in the
-limit.
+path is at most |g(x(T))|/m and the flow never leaves the ball. The sides are then bounded at all points of the
+ball, for every t: what holds at all of these points holds from T on, and what fails at all of them fails from T on
+and in the limit.
 
-A certificate may also give a point x* by exact numbers. Then every v_j is the gradient of a quadratic q_j, which the
-flow conserves, and the checker shows, with polynomials, that
+A certificate may also give a point x* by exact numbers. Then every v_j is the gradient of a quadratic q_j, which
+the flow conserves, and the checker shows, with polynomials, that
 
 4. x* is in the ball, g(x*) = 0, q_j(x*) = q_j(x(0)), and a weight that stays zero is zero in x*.
 
-Then x* is the limit of the flow. For the true limit y is in the ball, too, with g(y) = 0 and q_j(y) = q_j(x*). With
-d = y - x*, the mean M of Hess L between the two, and v_j in the middle between them, <d, M d> = <d, g(y) - g(x*)> = 0
-and <v_j, d> = q_j(y) - q_j(x*) = 0, so that d = 0 by 2. A statement about the limit is computed at x*. If the slack of
-a statement for all t is a polynomial s, it is shown from T on by
+Then x* is the limit of the flow. To see this, let y be the true limit. It is in the ball too, with g(y) = 0 and
+q_j(y) = q_j(x*). Let d = y - x*, let M be the mean of Hess L over the segment from x* to y, and take v_j at its
+midpoint. Then <d, M d> = <d, g(y) - g(x*)> = 0 and <v_j, d> = q_j(y) - q_j(x*) = 0, so that d = 0 by 2. A statement
+about the limit is computed at x*. If the slack of a statement for all t is a polynomial s, it is shown from T on by
 
-5. s(x*) = 0, grad s(x*) = 0, and Hess s + k sum_j v_j v_j^T is positive definite in the ball for some k,
+5. s(x*) = 0, grad s(x*) = 0, and Hess s + k sum_j v_j v_j^T is positive definite in the ball for some k.
 
-as, with d = x(t) - x* and <v_j, d> = 0 as before, s(x(t)) = <d, S d>/2 for a mean S of Hess s between the two, which is
-positive, as x(t) never reaches x*. With polynomials p and numbers a, c and r, a slack s = c log p + r t + a is shown by
-p > 0 and p s' = r p + c p' >= 0, and s = c exp(r t + a) + p by s' - r s = p' - r p >= 0, since it is not negative at T.
+To see this, let d = x(t) - x*, and let S be the mean of Hess s, with weights, over the segment from x* to x(t).
+Again <v_j, d> = 0, so that s(x(t)) = <d, S d>/2, which is positive, as x(t) never reaches x*.
+
+Let p be a polynomial, and a, c, r numbers. A slack s = c log p + r t + a that is not negative at T stays so if p >
+0 and p s' = r p + c p' >= 0. A slack s = c exp(r t + a) + p that is not negative at T stays so if s' - r s = p' - r
+p >= 0.
 """
 
 import functools
@@ -69,7 +73,7 @@ def show_orthogonal(loss, fields, n):
 
 
 def at(field, box):
-    """The values of a field on a box of balls."""
+    """The values of an affine field at all points of a box of balls."""
     found = [checker.ZERO] * len(box)
     for i, j, a in field:
         found[i] = found[i] + checker.number(a) * [*box, 1][j]
@@ -89,22 +93,24 @@ class Ball:
         self.box = [x + arb(0, self.radius.upper()) for x in self.centre]
 
     def with_fields(self, rows, factor):
-        """A matrix plus a factor times sum_j v_j v_j^T, at all points."""
+        """The matrix ``rows`` plus a factor times sum_j v_j v_j^T, at all points of the ball."""
         for v in [at(field, self.box) for field in self.fields]:
             rows = [[x + factor * a * b for x, b in zip(row, v, strict=True)] for row, a in zip(rows, v, strict=True)]
         return rows
 
     def is_curved(self):
-        """Whether Hess L + sum_j v_j v_j^T is larger than the curvature at all points."""
+        """Whether all eigenvalues of Hess L + sum_j v_j v_j^T are larger than the curvature m > 0 in the whole
+        ball.
+        """
         rows = self.with_fields(checker.hessian(self.loss, self.box), 1)
         return bool(self.curvature > 0) and checker.is_positive(rows, -self.curvature)
 
     def holds(self, point, further=checker.ZERO):
-        """Whether all points within a distance of a box of balls are inside."""
+        """Whether the ball contains all points within the distance ``further`` of a box of balls."""
         return bool(checker.length([x - c for x, c in zip(point, self.centre, strict=True)]) + further < self.radius)
 
     def keeps(self, states):
-        """Whether no flow from a box of states leaves the ball, given `is_curved`."""
+        """Whether no flow from a box of states leaves the ball, provided that `is_curved` is true."""
         return self.holds(states, checker.length(self.loss.field(states)) / self.curvature)
 
     def slack(self, statement):
@@ -113,7 +119,7 @@ class Ball:
 
 
 def conserved(ring, field, x):
-    """The quadratic polynomial whose gradient is a field, at exact numbers."""
+    """The value at exact numbers x of the quadratic polynomial whose gradient is a field."""
     entries = {(i, j): ring.zero for i, j, _ in field}
     for i, j, a in field:
         entries[i, j] = entries[i, j] + ring.constant(a)
@@ -124,9 +130,12 @@ def conserved(ring, field, x):
 
 
 class Limit:
-    """The limit of the flow of a certificate, as exact numbers, given that its ball is shown to hold the flow.
+    """The limit of the flow of a certificate, as exact numbers. The flow must be shown separately to end in the
+    ball.
 
     **Arguments:** certificate; statement: its statement; ball: its ball.
+
+    **Raises:** `RefusedError` if the point in the certificate is not shown to be the limit.
     """
 
     def __init__(self, certificate, statement, ball):
@@ -151,8 +160,10 @@ class Limit:
         ring.defined, ring.decided = self._refuse_undefined, self._decided
 
     def show(self):
-        """Show that the slacks tend to numbers that are not negative. Those of all points that are near enough to the
-        limit count, as a function may jump there; where a comparison is of equal numbers, both branches have to agree.
+        """Show that the slacks tend to numbers that are not negative.
+
+        A function may jump at the limit. The slacks are therefore computed at all points near the limit and, where
+        two numbers that are compared are equal in the limit, for both outcomes of the comparison, which must agree.
         """
         self.ring.decided = lambda p: None if p == 0 else self._decided(p)
         given = {"start": self.start, "weights": self.exactly, "t": [self.ring.t]}
@@ -164,7 +175,7 @@ class Limit:
                 raise identities.RefusedError("the statement is not shown in the limit")
 
     def show_around(self, slacks):
-        """Show that slacks that are not negative at T are so from T on, given their values in the ball."""
+        """Show that slacks that are not negative at T stay so after T. ``slacks`` are their values in the ball."""
         if all(a.overlaps(b) for a, b in zip(self.statement.start, self.balls, strict=True)):
             raise RefusedError("the flow is not shown to move")
         given = {"start": self.start, "weights": self.weights, "t": [self.ring.t]}
@@ -174,11 +185,11 @@ class Limit:
                 raise refusal("its sides may meet in the limit" if self._is_plain(exact) else OF_TIME)
 
     def _moving(self, p):
-        """The names in a polynomial of what is not a number."""
+        """The names of those variables in a polynomial that are not numbers."""
         return self.ring.names_of(p) - self.ring.known
 
     def _is_plain(self, p):
-        """Whether it is a polynomial of the weights."""
+        """Whether p is a polynomial of the weights alone. Its coefficients may contain unknown numbers."""
         return self._moving(p) <= set(self.ring.names[: self.ring.n])
 
     def _holds(self, slack):
@@ -207,7 +218,10 @@ class Limit:
         return sum((speed * p.derivative(i) for i, speed in enumerate(self.along)), self.ring.zero)
 
     def _of(self, kind, p):
-        """c, f(q) and q of p = .. + c f(q) for the only value of a function f of what moves; None for another form."""
+        """The parts c, f(q) and q of a polynomial p = c f(q) + rest, where f is the function named ``kind``.
+
+        None unless p contains exactly one value of a function that is not a number, and this value is f(q).
+        """
         found = [u for u in self.ring.unknowns.values() if str(u) in self._moving(p)]
         if len(found) != 1 or self.ring.meaning[str(found[0])][0] != kind:
             return None
@@ -215,7 +229,9 @@ class Limit:
         return None if self._moving(c) else (c, found[0], self.ring.meaning[str(found[0])][1][0])
 
     def _decided(self, p):
-        """1 or 0 if a polynomial is positive or negative wherever the flow is from T on."""
+        """1 if a polynomial is positive wherever the flow is from T on, 0 if it is negative there, None if neither
+        is shown.
+        """
         if p.is_constant():
             return identities.sign(p)
         if str(p) not in self.signs:
@@ -231,7 +247,9 @@ class Limit:
             raise refusal(f"it is not shown where the operation {name} is defined")
 
     def _is_above(self, p):
-        """Whether a polynomial of the weights, or a + c log q of one, is positive wherever the flow is from T on."""
+        """Whether p is shown to be positive wherever the flow is from T on. It may be a polynomial of the weights,
+        or a + c log q with a polynomial q of the weights.
+        """
         if self._is_plain(p):
             return bool(self._around(p) > 0) or self._is_least(p)
         if (form := self._of("log", p)) is None:
@@ -243,12 +261,14 @@ class Limit:
         return bool(factor < 0 and self._around(p - c * log) + factor * most > 0)
 
     def _is_never_negative(self, p):
-        """Whether a polynomial of the weights is not negative wherever the flow is from T on."""
+        """Whether a polynomial of the weights is shown to be not negative wherever the flow is from T on."""
         p = self.ring.reduced(p)
         return bool(self._around(p) >= 0) or self._is_least(p)
 
     def _is_least(self, p):
-        """Whether a polynomial of the weights is positive wherever the flow may be in the ball, except in the limit."""
+        """Whether a polynomial of the weights is zero in the limit, and is shown to be positive wherever else in
+        the ball the flow may be.
+        """
         n = range(self.ring.n)
         slopes = [p.derivative(i) for i in n]
         if self.ring.within(p, self.exactly, self.ring.t) != 0:
@@ -275,7 +295,9 @@ class Limit:
         return found
 
     def _value(self, name):
-        """The values of a weight in the ball, or of an unknown number."""
+        """A ball that contains the values of one variable: of a weight in the ball, or of an unknown that is a
+        number.
+        """
         if name not in self.known:
             kind, given = self.ring.meaning[name]
             if kind == "near":

@@ -1,16 +1,20 @@
-"""A checker of equalities for all t: `python identities.py CERTIFICATE.json` ends with 0 only on a proof.
+"""A checker of equalities for all t: `python identities.py CERTIFICATE.json` exits with 0 only on a proof.
 
-It needs python-flint alone. A certificate holds a loss L, a start and the slack of a statement as lists of operations.
-Each is carried out on polynomials with rational coefficients in the weights, in t, and in one more unknown for every
-value of another function; that of the square root of a positive number c is known by its square, c, if c is a rational
-number times such roots. With f = -grad L, the checker shows for each slack s(t, x) that
+It needs only python-flint. A certificate holds a loss L, a start and the slack of a statement as lists of
+operations. Each operation is carried out on polynomials with rational coefficients. Their unknowns are the weights,
+t, and one more for each value of a function that is not a polynomial. Let c be a positive number that is a rational
+number times square roots of numbers of this kind. The square of the unknown for the root of c is then replaced by
+c. With f = -grad L, the checker shows for each slack s(t, x) that
 
 1. ds/dt + <f, grad s> is the polynomial zero, so that s is constant along the flow x' = f(x);
 2. s is zero at the start.
 
-The argument of a root is a number, or a sum of squares and of values that are never negative; that of a logarithm and
-the divisor of a quotient contain a positive number, too. Weights that are zero at the start, and whose f is zero
-wherever they are, stay zero, and are taken as zero. What is zero times anything, or less itself, is zero.
+It also shows that roots, logarithms and quotients are defined. The argument of a root must be a number, or a sum of
+squares and of values that are never negative. The argument of a logarithm, and a divisor, must be a number, or a
+sum of this form that contains a positive number.
+
+Weights that are zero at the start stay zero if their components of f are zero wherever these weights are zero. They
+are replaced by zero. A value times zero, or minus itself, is taken as zero.
 """
 
 import functools
@@ -60,13 +64,13 @@ def rational_root(constant):
 
 
 class Polynomials:
-    """The polynomials in n weights, in t, and in the unknown values of other functions.
+    """The polynomials in n weights, in t, and in one unknown for each value of another function.
 
     **Fields:**
 
-    - defined: (name, p) raises an error unless the logarithm or the root of p, or a number divided by p, is defined. If
-      it is None, all are taken for defined, and p q/q is not p.
-    - decided: (p) -> 1 if p is positive, 0 if it is not, None if neither is known. By default constants are decided.
+    - defined: (name, p) raises an error unless the logarithm or the root of p, or a number divided by p, is
+      defined; ``name`` is "log", "sqrt" or "div". If None, all count as defined, and p q/q is not simplified to p.
+    - decided: p -> 1 if p is positive, 0 if it is not, None if this is not known. By default constants are decided.
     """
 
     def __init__(self, n):
@@ -80,29 +84,34 @@ class Polynomials:
         self.taken: list[tuple] = []  # the logarithms, roots and quotients of what moves that are taken for defined
 
     def constant(self, text):
-        """A rational number."""
+        """The constant polynomial with the value of a text such as "1/3"."""
         exact = Fraction(text)
         return self.zero + fmpq(exact.numerator, exact.denominator)
 
     def reduced(self, p):
-        """A polynomial without squares of square roots. The square of a root may contain roots before it."""
+        """The polynomial p with each square of a root replaced by the root's argument, which may contain earlier
+        roots.
+        """
         for root, square in reversed(self.roots):
             p = divmod(p, root * root - square)[1]
         return p
 
     def is_positive(self, p):
-        """Whether a number is a positive rational number times square roots of positive numbers."""
+        """Whether a polynomial is a positive rational number times square roots of positive numbers."""
         return len(p) == 1 and p.leading_coefficient() > 0 and self.names_of(p) <= {str(root) for root, _ in self.roots}
 
     def is_never_negative(self, p):
-        """Whether a polynomial has positive coefficients and, except of values that are never negative, even powers."""
+        """Whether the form of a polynomial shows that it is never negative: its coefficients are positive, and it
+        has odd powers only of unknowns that are never negative.
+        """
         powers = (power for monomial in p.monoms() for power in zip(monomial, self.names, strict=True))
         even = (k % 2 == 0 or self._is_never_negative(name) for k, name in powers)
         return all(even) and all(c > 0 for c in p.coeffs())
 
     def _is_never_negative(self, name):
-        """Whether an unknown is a positive number that was rounded, a root, an exponential, an absolute value, or a
-        maximum with what is never negative."""
+        """Whether the meaning of an unknown shows that it is never negative: a positive number that was rounded, a
+        root, an exponential, an absolute value, or a maximum with a value that is never negative.
+        """
         kind, given = self.meaning.get(name, ("", ()))
         if kind == "near":
             return self._is_near_a_positive_number(given)
@@ -119,7 +128,9 @@ class Polynomials:
         return Fraction(texts[k]) > 0
 
     def is_above_zero(self, p):
-        """Whether a polynomial that is never negative contains a positive number, or is a maximum with one."""
+        """Whether the form of a polynomial shows that it is positive: a polynomial that is never negative and has a
+        positive constant term, a positive number that was rounded, or a maximum with a positive value.
+        """
         kind, given = self.meaning.get(str(p), ("", ()))
         if kind == "near":
             return self._is_near_a_positive_number(given)
@@ -128,7 +139,7 @@ class Polynomials:
         return self.is_never_negative(p) and p.compose(*[self.zero] * len(self.names)) != 0
 
     def root(self, x):
-        """The square root of a number: a rational number times earlier roots, or a new unknown."""
+        """The square root of x: a rational number times earlier roots if possible, else a new unknown."""
         chosen = range(2 ** len(self.roots)) if self.is_positive(x) and len(self.roots) <= ROOTS else []
         for which in chosen:
             product = self.zero + 1
@@ -144,7 +155,7 @@ class Polynomials:
         return found
 
     def inverse(self, x):
-        """1/x for a rational number times square roots, each of which is its square times its inverse."""
+        """1/x, where x is a rational number times square roots. For each root r the inverse is r/r^2."""
         found = 1 / x.leading_coefficient() + self.zero
         for root, square in self.roots:
             if str(root) in self.names_of(x):
@@ -165,11 +176,11 @@ class Polynomials:
         return self.unknowns[key]
 
     def is_nothing(self, p):
-        """Whether a value is computed with a number divided by zero."""
+        """Whether the computation of a value divides by zero."""
         return (NOTHING,) in self.unknowns and str(self.unknowns[NOTHING,]) in self.names_of(p)
 
     def entry(self, name, *entries):
-        """An operation on entries."""
+        """The value of an operation on numbers or polynomials, one for each argument."""
         given = [self.reduced(x) for x in entries]
         if self.defined is not None and any(map(self.is_nothing, given[:1] if name == "select" else given)):
             return self.unknown(NOTHING)
@@ -201,7 +212,7 @@ class Polynomials:
         raise RefusedError(f"the operation {name!r} is not known")
 
     def apply(self, name, given, parameter):
-        """The value of an operation: a list of polynomials."""
+        """The value of an operation on lists of polynomials: again a list of polynomials."""
         if name == "number":
             return [self.constant(text) for text in parameter]
         if name == "near":
@@ -226,7 +237,7 @@ class Polynomials:
         return [self.entry(name, *entries) for entries in zip(*given, strict=True)]
 
     def values(self, program, **inputs):
-        """The result of a list of operations."""
+        """The result of a list of operations, from its inputs by name."""
         values, self.programs = [], self.programs + 1
         for name, arguments, parameter in program["operations"]:
             given = [values[i] for i in whole(arguments, 0)]
@@ -234,22 +245,22 @@ class Polynomials:
         return values[whole([program["result"]], 0)[0]]
 
     def names_of(self, p):
-        """The names of the unknowns in a polynomial."""
+        """The names of all variables in a polynomial: weights, t and other unknowns."""
         return {name for name, degree in zip(self.names, p.degrees(), strict=True) if degree > 0}
 
     def plain(self, p):
-        """The same polynomial, refused if it contains values of functions of the weights or of t."""
+        """Return p, or raise `RefusedError` if p contains values of functions of the weights or of t."""
         if self.names_of(p) - self.known - self.moving:
             raise RefusedError("what has to be polynomial in the weights and t is not")
         return p
 
     def within(self, p, weights, t):
-        """A plain polynomial at weights and t."""
+        """The value at given weights and t of a polynomial that `plain` accepts."""
         return self.reduced(self.plain(p).compose(*weights, t, *self.rest))
 
 
 def field(ring, loss, start):
-    """The weights that do not stay zero, and the field at them, with the other weights set to zero."""
+    """The weights with those that stay zero replaced by 0, and the field -grad L at these weights."""
     still = {i for i, x in enumerate(start) if x == 0}
     slopes = [loss.derivative(i) for i in range(ring.n)]
     while True:

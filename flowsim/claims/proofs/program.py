@@ -45,7 +45,7 @@ _INDICES = {  # which arguments of operations that move entries are indices
 def program(
     function: Callable[..., PyTree], *, given: frozenset[float] | None = None, exact: Exact = _NONE, **inputs: PyTree
 ) -> Document:
-    """The operations of a function of float64 arrays, with its result flat.
+    """The list of operations of a function of float64 arrays, with its result flat.
 
     A number in the function stands for the shortest decimal that rounds to it, as it is written in a file. A number
     with many digits is taken for computed and stands for any number near its decimal, unless it is in ``given``.
@@ -54,9 +54,9 @@ def program(
 
     - function: from trees of arrays to a tree of arrays.
     - given: the numbers with many digits that are exact. None if all are.
-    - exact: the programs of known inputs that are computed. The values of others are decimals.
-    - inputs: a tree for each argument of the function, of shapes, or of arrays where its values are known: known values
-      decide comparisons. In a tree of both, the arrays are constants.
+    - exact: for each known input that is computed, its program. The values of other known inputs are decimals.
+    - inputs: for each argument of the function, a tree of arrays if its values are known, else of shapes. Known
+      values decide comparisons. If a tree has both arrays and shapes, its arrays are constants.
 
     **Raises:** `UndecidedError` on an operation that certificates do not have; what JAX raises in tracing.
     """
@@ -68,7 +68,7 @@ def program(
 
 
 def _needed(operations: list[list[Any]], result: int) -> Document:
-    """The operations that a result depends on."""
+    """The operations that a result depends on, as a program with this result."""
     needed = {result}
     for place in reversed(range(result + 1)):
         if place in needed:
@@ -82,9 +82,9 @@ def _needed(operations: list[list[Any]], result: int) -> Document:
 
 
 def constants(function: Callable[..., PyTree], *, exact: Exact = _NONE, **inputs: PyTree) -> list[np.ndarray]:
-    """The arrays that a function returns if they do not depend on its arguments, with the arguments of `program`.
+    """The arrays that a function returns, if they depend on none of its inputs. Arguments: as for `program`.
 
-    **Raises:** `UndecidedError` if they do; otherwise as `program`.
+    **Raises:** `UndecidedError` if an array depends on an input; otherwise as `program`.
     """
     known = [value.known if isinstance(value, Array) else value for value in _written(function, inputs, exact)[1]]
     if any(value is None for value in known):
@@ -113,14 +113,14 @@ def _written(
 
 
 class _Reader:
-    """Carries a traced program out on arrays that are written down."""
+    """Interprets a program that JAX traced, and writes its operations with a `Writer`."""
 
     def __init__(self, writer: Writer):
         self.writer, self.decisions = writer, Decisions(writer)
         self.draws, self.normal = False, set[int]()
 
     def run(self, jaxpr: Jaxpr, consts: Sequence[object], arguments: Sequence[Value]) -> list[Value]:
-        """The values of a traced program's results."""
+        """Interpret a traced program, and return the values of its results."""
         values: dict[Var, Value] = {}
 
         def read(var: Var | Literal) -> Value:
@@ -214,7 +214,7 @@ class _Reader:
         return [*carry, *map(self._stacked, zip(*kept, strict=True))]
 
     def _while(self, params: Params, inputs: list[Value]) -> list[Value]:
-        """A loop, written out turn by turn. Its condition must not depend on an input."""
+        """Write the iterations of a loop one after the other. The loop's condition must not depend on an input."""
         first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
         carry = inputs[second:]
         for _ in range(_MOST_TURNS):
@@ -240,7 +240,7 @@ class _Reader:
         return self.writer.taken([rows], np.asarray(np.arange(rows.size).reshape(rows.shape)[i]))
 
     def _moved(self, eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
-        """Apply an operation that only moves entries: JAX moves their indices."""
+        """Write an operation that only moves entries. To see where they go, JAX applies it to their indices."""
         arrays, places, offset = [], [], 0
         indices = range(len(inputs))[_INDICES.get(eqn.primitive.name, slice(0))]
         for i, value in enumerate(inputs):
@@ -261,7 +261,7 @@ class _Reader:
         return [self.writer.taken(arrays, one) for one in found]
 
     def _added(self, eqn: JaxprEqn, array: Value, indices: Value, updates: Value) -> Array:
-        """Entries that are added to others. JAX adds each by itself, which shows where it belongs."""
+        """Write JAX's "scatter-add" of updates to an array as the array plus a matrix times the updates."""
         if isinstance(indices, Array):
             raise UndecidedError("certificates do not have indices that move")
         array, updates = map(self.writer.array, (array, updates))
@@ -274,7 +274,7 @@ class _Reader:
         return self.writer.binary("add", array, self.writer.reshaped(sums, array.shape))
 
     def _converted(self, eqn: JaxprEqn, array: Value) -> Value:
-        """Truth values are numbers; a number is a whole one or a truth value only where it is known."""
+        """Convert to another type. Numbers become integers or truth values only if they depend on no input."""
         assert isinstance(array, Array)
         before, after = eqn.invars[0].aval.dtype, np.dtype(eqn.params["new_dtype"])  # pyright: ignore[reportAttributeAccessIssue]
         if after == np.float64:
@@ -287,7 +287,7 @@ class _Reader:
         return self._lifted(eqn.primitive.bind(jnp.asarray(known), **eqn.params))
 
     def _decided(self, eqn: JaxprEqn, inputs: list[Value]) -> Value:
-        """A comparison, or an operation that has one in it, of numbers that depend on no input."""
+        """Write a comparison, or an operation with one in it, decided here if its numbers depend on no input."""
         given = [value.known if isinstance(value, Array) else value for value in inputs]
         known, name = [value for value in given if value is not None], eqn.primitive.name
         if len(known) < len(given):
@@ -320,7 +320,7 @@ class _Reader:
         return later._replace(known=np.asarray(1.0 * self.decisions.compared(name, x, y)))
 
     def _of_infinite(self, name: str, found: np.ndarray, x: Array, y: Array) -> Value:
-        """What float64 makes of numbers some of which are infinite."""
+        """The value of an operation on numbers some of which are infinite, as float64 gives it."""
         if found.dtype != np.float64:
             return found
         if name in ("max", "min"):
@@ -328,7 +328,7 @@ class _Reader:
         return self.writer.array(found)
 
     def _chosen(self, name: str, x: Array, y: Array) -> Array:
-        """|x| for y = 0, or the larger or the smaller of two numbers that no input moves."""
+        """|x| if ``name`` is "abs" (y is 0), else the larger or the smaller of x and y. They depend on no input."""
         other = self.writer.binary("sub", y, x) if name == "abs" else y
         signs = self.decisions.signs(x, y)
         if np.any(np.isnan(signs)):
@@ -340,13 +340,13 @@ class _Reader:
         return self.writer.chosen(np.asarray(signs <= 0 if name == "min" else signs >= 0), x, other)
 
     def _decision(self, var: Var | Literal, value: Value) -> Value:
-        """A truth value that no input moves, as it was decided."""
+        """The truth values of a condition that depends on no input. Any other value is returned unchanged."""
         if isinstance(value, Array) and value.known is not None and var.aval.dtype == np.bool_:  # pyright: ignore[reportAttributeAccessIssue]
             return np.asarray(value.known == 1.0)
         return value
 
     def _folded(self, name: str, axes: Sequence[int], x: Array) -> Array:
-        """The largest or the least entry along axes, their product, or whether all or any of them is true."""
+        """Write a reduction along axes: the largest or least entry, the product, or whether all or any are true."""
         kept = [axis for axis in range(len(x.shape)) if axis not in axes]
         rows = np.arange(x.size).reshape(x.shape).transpose(*axes, *kept).reshape(-1, *(x.shape[axis] for axis in kept))
         if not len(rows):
@@ -368,13 +368,13 @@ class _Reader:
         return self._chosen(name, x, y)
 
     def _is_number(self, x: Array, wanted: bool) -> Array:
-        """JAX tests for NaN by x != x. Numbers are larger than themselves less 1, and of others nothing is known."""
+        """Write x == x if ``wanted``, else x != x, by x > x - 1: true for a number, unknown for NaN."""
         one = self.writer.number(1.0)
         found = self.writer.binary("above", x, self.writer.binary("sub", x, one))
         return found if wanted else self.writer.binary("sub", one, found)
 
     def _decided_later(self, name: str, x: Array, y: Array | None = None) -> Array:
-        """The same of numbers that move: 1 or 0 for truth values, which the checker decides."""
+        """Write a comparison, or an operation with one in it, for the checker to decide. True is 1, false is 0."""
         binary = self.writer.binary
         if name == "abs":
             zero = self.writer.number(0.0)
