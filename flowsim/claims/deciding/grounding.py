@@ -362,8 +362,8 @@ def _open(sides: Sides) -> Mask:
 
 
 def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
-    """The judgement on a statement about the end of the flow, for all weights that the flow may still reach instead
-    of its last weights alone. These are all weights within the remaining length of the flow.
+    """The judgement on a statement about the end of the flow, with the last weights replaced by a ball. The ball
+    contains all weights that the flow may still reach: those within its remaining length.
 
     Unresolved if the sides cannot be computed in balls. If no bound on the remaining length is known, all weights
     count, and the loss may still fall to its minimum.

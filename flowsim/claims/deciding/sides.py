@@ -83,7 +83,7 @@ class Sides:
     - identity: where the statement is an equality.
     - tightness: the ratio of the sides.
     - asked: the relative accuracy that is required of a limit. The sides of an identity may differ by its
-      allowance, but at most by this accuracy or, if that is larger, by the error.
+      allowance, but at most by this accuracy, or by the error if the error is larger.
     """
 
     slack: Points

@@ -61,7 +61,7 @@ _FEW = 128  # weights: with more, a claim is compared without the others at its 
 
 
 class Case:
-    """One solve of a flow at its output and ``further`` times, with the variants that claims are compared on."""
+    """One solve of a flow at its output and ``further`` times, and modified copies for the comparison of claims."""
 
     def __init__(
         self,
@@ -159,8 +159,8 @@ class Case:
 
     @functools.cached_property
     def at_rest(self) -> int:
-        """The number of the first row after which the flow moves by rounding only. The number of rows if there is
-        no row of this kind, or if the field is exactly zero.
+        """The number of the first row after which the flow moves by rounding only. It equals the number of rows if
+        there is no row of this kind, or if the field is exactly zero.
         """
         return self._moves_until(_AT_REST)
 

@@ -209,7 +209,7 @@ def _off_course(case: Case, steeper: float) -> More:
 
 
 def _found_between(case: Case, look: Callable[[np.ndarray, Times, Times], Found], *, thorough: bool = True) -> More:
-    """The middles of at most four time intervals at whose middles there is an event.
+    """Times, at most four, at which an event was found. Each is the middle of a time interval.
 
     The first intervals are the steps of the run. Intervals in which an event is possible are halved until one is
     found.

@@ -2,7 +2,7 @@
 needed.
 
 The ball comes with fields v along which the loss is constant, <v, grad L> = 0. In the ball Hess L + sum v v^T is
-positive definite. `flowsim.claims.proofs.ending` says what follows.
+positive definite. `flowsim.claims.proofs.ending` shows what follows from this.
 """
 
 import contextlib

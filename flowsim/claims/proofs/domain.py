@@ -1,5 +1,5 @@
-"""Prepares a loss and a start for a proof: finds the directions in which weights move, and computes both from exact
-numbers. Compares a claim at given models of the loss.
+"""Prepares a loss and a start for a proof: finds the directions in which weights move, and computes the loss and
+the start from exact numbers. Compares a claim at given models of the loss.
 """
 
 import dataclasses
@@ -233,8 +233,8 @@ def _without_searches(module: Any) -> Any:
 def compared(
     claim: Claim, loss: AbstractPopulationLoss, t: Float[Array, " T"], models: list[PyTree], known: PyTree = None
 ) -> Comparison:
-    """The comparison of a claim at models along a flow, or at its start alone. If ``known`` is given, it is the
-    exact limit of the flow, and must be the last of the models.
+    """The comparison of a claim at models along a flow, or at its start alone. If ``known`` is given, which may be
+    any model whose weights are known, the last of the models counts as the exact limit of the flow.
     """
     moving, fixed = zip(*(eqx.partition(model, eqx.is_inexact_array) for model in models), strict=True)
     stacked = eqx.combine(jax.tree.map(lambda *leaves: jnp.stack(leaves), *moving), fixed[0])

@@ -1,5 +1,4 @@
-"""A checker of claims about all t or about the limit: `python ending.py CERTIFICATE.json` exits with 0 only on a
-proof.
+"""Checks claims about all t or about the limit: `python ending.py CERTIFICATE.json` exits with 0 only on a proof.
 
 It needs only python-flint, and `checker.py` and `identities.py` in the same folder. A certificate has the form that
 `checker.py` reads, with pieces of time until T, and also a ball at the end: a centre c, a radius R, a number m and
@@ -26,12 +25,12 @@ about the limit is computed at x*. If the slack of a statement for all t is a po
 
 5. s(x*) = 0, grad s(x*) = 0, and Hess s + k sum_j v_j v_j^T is positive definite in the ball for some k.
 
-To see this, let d = x(t) - x*, and let S be the mean of Hess s, with weights, over the segment from x* to x(t).
-Again <v_j, d> = 0, so that s(x(t)) = <d, S d>/2, which is positive, as x(t) never reaches x*.
+To see this, let d = x(t) - x*, and let S be a weighted mean of Hess s over the segment from x* to x(t). Again <v_j,
+d> = 0, so that s(x(t)) = <d, S d>/2, which is positive, as x(t) never reaches x*.
 
-Let p be a polynomial, and a, c, r numbers. A slack s = c log p + r t + a that is not negative at T stays so if p >
-0 and p s' = r p + c p' >= 0. A slack s = c exp(r t + a) + p that is not negative at T stays so if s' - r s = p' - r
-p >= 0.
+Let p be a polynomial, and a, c, r numbers. A slack s = c log p + r t + a that is not negative at T stays so if
+p > 0 and p s' = r p + c p' >= 0. A slack s = c exp(r t + a) + p that is not negative at T stays so if
+s' - r s = p' - r p >= 0.
 """
 
 import functools
@@ -99,9 +98,7 @@ class Ball:
         return rows
 
     def is_curved(self):
-        """Whether all eigenvalues of Hess L + sum_j v_j v_j^T are larger than the curvature m > 0 in the whole
-        ball.
-        """
+        """Whether the curvature m is positive and Hess L + sum_j v_j v_j^T - m I positive definite in the ball."""
         rows = self.with_fields(checker.hessian(self.loss, self.box), 1)
         return bool(self.curvature > 0) and checker.is_positive(rows, -self.curvature)
 
@@ -229,9 +226,7 @@ class Limit:
         return None if self._moving(c) else (c, found[0], self.ring.meaning[str(found[0])][1][0])
 
     def _decided(self, p):
-        """1 if a polynomial is positive wherever the flow is from T on, 0 if it is negative there, None if neither
-        is shown.
-        """
+        """1 if a polynomial is shown to be positive wherever the flow is from T on, 0 if negative, else None."""
         if p.is_constant():
             return identities.sign(p)
         if str(p) not in self.signs:

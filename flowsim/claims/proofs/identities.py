@@ -1,10 +1,10 @@
-"""A checker of equalities for all t: `python identities.py CERTIFICATE.json` exits with 0 only on a proof.
+"""Checks equalities for all t: `python identities.py CERTIFICATE.json` exits with 0 only on a proof.
 
 It needs only python-flint. A certificate holds a loss L, a start and the slack of a statement as lists of
 operations. Each operation is carried out on polynomials with rational coefficients. Their unknowns are the weights,
-t, and one more for each value of a function that is not a polynomial. Let c be a positive number that is a rational
-number times square roots of numbers of this kind. The square of the unknown for the root of c is then replaced by
-c. With f = -grad L, the checker shows for each slack s(t, x) that
+t, and one more for each value of a function that is not a polynomial. If c > 0 is a rational number times square
+roots of numbers, the square of the unknown for sqrt(c) is replaced by c. With f = -grad L, the checker shows for
+each slack s(t, x) that
 
 1. ds/dt + <f, grad s> is the polynomial zero, so that s is constant along the flow x' = f(x);
 2. s is zero at the start.

@@ -132,7 +132,7 @@ def enclose(loss: AbstractPopulationLoss, start: PyTree, *, t1: float) -> Enclos
 
 
 class FollowedFlow:
-    """A gradient flow, enclosed up to the latest time requested. Later requests continue it: proofs share it.
+    """A gradient flow, enclosed up to the latest time requested. Later requests continue it. Proofs share it.
 
     **Arguments:**
 

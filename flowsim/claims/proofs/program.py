@@ -48,7 +48,7 @@ def program(
     """The list of operations of a function of float64 arrays, with its result flat.
 
     A number in the function stands for the shortest decimal that rounds to it, as it is written in a file. A number
-    with many digits is taken for computed and stands for any number near its decimal, unless it is in ``given``.
+    with many digits counts as computed, and stands for any number near its decimal, unless it is in ``given``.
 
     **Arguments:**
 

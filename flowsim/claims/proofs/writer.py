@@ -59,7 +59,7 @@ def _decimal(value: float) -> str:
 
 
 def is_rounded(text: str) -> bool:
-    """Whether a number, given as text, has so many digits that it is taken for one that was rounded."""
+    """Whether a number, given as text, has so many digits that it counts as rounded."""
     return len(str(Fraction(text).numerator).strip("-0")) > _DIGITS
 
 
