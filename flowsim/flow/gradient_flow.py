@@ -300,7 +300,11 @@ def reduced_flow(
 
 @eqx.filter_jit
 def _prepare(system: AbstractSystem, model: PyTree) -> tuple[Record, PyTree, Scalar, Scalar]:
-    """The record of a start, the sizes of its weights for relative errors, |grad L|, and the timescale of `pace`."""
+    """Return what a solver needs at the start of a flow from ``model``.
+
+    **Returns:** the record of the start; the size of each weight, to which its error is relative; |grad L|; and the
+    timescale of `pace`.
+    """
     state = system.encode(model)
     speed, timescale = pace(system, state)
     return system.record(state), own_sizes(state, speed * timescale), speed, timescale

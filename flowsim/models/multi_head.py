@@ -62,7 +62,7 @@ class MultiHeadAttention(eqx.Module):
         return query[-1] + jnp.sum((model.b @ G) * (model.A @ query))
 
     def reduced(self) -> "MultiHeadAttention":
-        """The same model, with derivatives of zero in the bias, and in w if it is not trainable."""
+        """The same model. Derivatives of its predictions by the bias are zero, and by w unless w is trainable."""
         fixed = (lambda x: x) if self.trainable else jax.lax.stop_gradient
         return eqx.tree_at(lambda m: (m.w, m.bias), self, (fixed(self.w), jax.lax.stop_gradient(self.bias)))
 
@@ -125,7 +125,7 @@ class FactoredMultiHeadAttention(eqx.Module):
     def reduced(self) -> MultiHeadAttention:
         """The `MultiHeadAttention` that makes the same predictions.
 
-        Its derivatives are zero in the bias, and in w if it is not trainable.
+        The derivatives of its predictions by the bias are zero, and those by w, too, unless w is trainable.
         """
         b = jnp.einsum("hk,hkj->hj", self.W_P[:, -1], self.W_V)
         A = jnp.swapaxes(self.W_K, 1, 2) @ self.W_Q

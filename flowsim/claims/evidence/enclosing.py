@@ -152,7 +152,7 @@ class Enclosed:
 
     @functools.cached_property
     def unrounded(self) -> "Enclosed":
-        """This solve without rounding errors. Weights keep their ``spread`` in rows where it exceeds rounding."""
+        """This solve with all rounding errors set to zero. ``spread`` is zero in rows where it is below rounding."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
         more = lambda leaf, spread: np.where(spread > ROUNDING * largest(leaf), spread, 0.0)

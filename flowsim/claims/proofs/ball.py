@@ -84,10 +84,10 @@ def with_the_end(certificate: Document, followed: FollowedFlow, *, in_the_limit:
 
 
 def _balls(followed: FollowedFlow) -> Iterator[tuple[list[Document], Document, ending.Ball]]:
-    """Iterate over balls that the flow cannot leave, for later and later times.
+    """Yield balls that the flow cannot leave after a time t, for increasing t.
 
-    **Returns:** for each ball the pieces of the path until its time, the centre, radius, curvature and fields of
-    the ball as in a certificate, and the ball.
+    **Yields:** the pieces of the path until t; the centre, radius, curvature and fields of the ball, as they stand in
+    a certificate; and the same ball as a `Ball`.
     """
     for t in map(float, _TIMES):
         if found := _ball_at(followed, t):

@@ -349,7 +349,7 @@ class Statement:
         return all(sum((c * power(s - about, k) for k, c in enumerate(row)), ZERO) >= 0 for row in rows)
 
     def holds(self, piece, low, high, radius):
-        """Whether the slack is shown to be nonnegative for all s from low to high, also if it is zero at t = 0."""
+        """Whether this shows that the slack is nonnegative for low <= s <= high. At t = 0 the slack may be zero."""
         s = between(low, high)
         shown = all(x >= 0 for x in self.along(piece, s, radius)) or self.expanded(piece, s.mid(), s, radius, 0)
         first = not shown and piece.begin is ZERO and low is ZERO and all(x >= 0 for x in self.at_start())

@@ -93,7 +93,14 @@ def ablate(
 
 
 def _beyond(outlooks: list[Outlook], clock: Clock) -> tuple[Widened, ...]:
-    """Search beyond each bound, and return the row of each. Bounds take turns, one batch at a time."""
+    """Search for failures of a claim beyond the bounds of its spaces, one batch for each bound in turn.
+
+    The search ends when that of each bound has ended, or after a fixed share of the remaining time.
+
+    **Arguments:** outlooks: the searches, each beyond one bound; clock.
+
+    **Returns:** a row of results for each bound.
+    """
     looking = clock.until(clock.seconds + _OUTLOOK * (clock.budget - clock.seconds))
     while (left := [one for one in outlooks if not one.has_ended]) and not looking.is_up():
         for one in left:

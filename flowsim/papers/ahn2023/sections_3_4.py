@@ -189,11 +189,11 @@ _AT_EQUALITY = 1e-6
 
 
 def swapped(task: Task) -> MaskedAttention:
-    """The stationary point b = (u_1, 0)/gamma_1^{1/2}, A = -e_{d+1} u_1^T/gamma_1^{1/2}.
+    """The stationary point b = (u_1, 0)/gamma_1^{1/2}, A = -e_{d+1} u_1^T/gamma_1^{1/2} of the loss.
 
-    Here lambda_1 is the largest eigenvalue of Sigma, u_1 is its eigenvector, and gamma_1 = ((n+1)/n) lambda_1 +
-    (1/n) tr Sigma. Along u_1 labels and covariates change places. Along the other eigenvectors nothing is
-    predicted.
+    Here lambda_1 is the largest eigenvalue of Sigma, u_1 is its unit eigenvector, and gamma_1 = ((n+1)/n) lambda_1 +
+    (1/n) tr Sigma. In comparison with the minimizer, b reads the covariates along u_1 instead of the label, and A reads
+    the label instead of the covariates. The prediction depends on the query only along u_1.
     """
     loss = MaskedAttentionLoss(task).unmasked
     u, d = loss.eigenvectors[:, -1], task.dimension

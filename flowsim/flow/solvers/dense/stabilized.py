@@ -276,8 +276,12 @@ def _chebyshev(field: Callable, y: Weights, kept: Kept, length: Scalar) -> tuple
 
 
 def _turned(field: Callable, y: Weights, direction: Float[Array, " m"]) -> tuple[Float[Array, " m"], Scalar]:
-    """One step of the power iteration for the fastest rate of decay: the product of the Jacobian of the weights'
-    velocity with the normalized direction, and its norm. The last entry of y, the dissipated energy, is left out.
+    """Make one step of the power iteration that estimates the fastest rate of decay.
+
+    Let J be the Jacobian of the velocity of the weights, and v the normalized ``direction``. The last entry of y is
+    the dissipated energy, and J leaves it out.
+
+    **Returns:** J v and |J v|.
     """
     size = jnp.linalg.norm(direction)
     along = direction / jnp.where(size > 0, size, 1.0)
