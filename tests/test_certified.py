@@ -172,9 +172,11 @@ def test_a_difference_below_the_floor_contradicts_nothing():
 
 
 def test_a_claim_at_rest_on_its_bound_is_proved_where_nothing_was_measured():
-    loss, start = flowsim.FunctionLoss(lambda w: jnp.sum(w**2) / 2, minimum=0.0), jnp.asarray([0.1, 0.7])
+    start = jnp.asarray([0.1, 0.7])
 
-    def judged(third):
+    def judged(third, rate):
+        loss = flowsim.FunctionLoss(lambda w: rate * jnp.sum(w**2) / 2, minimum=0.0)
+
         @flowsim.claim("mine.sum", "a test", statement="(a + b)^2 <= a^2 + 2ab + b^2", along_flow=False)
         def claim(loss, flow):
             a, b = third * flow.models[0][0], flow.models[0][1]
@@ -185,11 +187,13 @@ def test_a_claim_at_rest_on_its_bound_is_proved_where_nothing_was_measured():
         assert verdict.verdict is Judgement.UNRESOLVED
         return certified(claim, verdict, evidence)
 
-    found, certificate = judged(0.3)
+    found, certificate = judged(0.3, 1.0)
     assert found.certified == "proved" and found.verdict is Judgement.UNRESOLVED and found.proved_until is None
     assert certificate is not None and checker.check(certificate) == "proved"
-    found, certificate = judged(0.3333333333333333)
-    assert certificate is None and "rounded to float64" in found.uncertified
+    # A number with many digits is exact in a claim if it occurs in the loss.
+    for rate, why in ((1.0, "not proved"), (0.3333333333333333, "rounded to float64")):
+        found, certificate = judged(0.3333333333333333, rate)
+        assert certificate is None and why in found.uncertified
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def with_the_end(certificate: Document, followed: FollowedFlow, *, in_the_limit:
 def _balls(followed: FollowedFlow) -> Iterator[tuple[list[Document], Document, ending.Ball]]:
     """Yield balls that the flow cannot leave after a time t, for increasing t.
 
-    **Yields:** the pieces of the path until t; the centre, radius, curvature and fields of the ball, as they stand in
+    **Yields:** the pieces of the path until t; the centre, radius, curvature and fields of the ball, in the form of
     a certificate; and the same ball as a `Ball`.
     """
     for t in map(float, _TIMES):
