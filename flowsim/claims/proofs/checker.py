@@ -22,9 +22,9 @@ from flint import acb_mat, arb, arb_poly, arb_series, ctx, fmpq
 VERSION = 1
 pairs = functools.partial(zip, strict=True)
 HALVINGS, ORDER = 30, 4  # of a piece, until the statement is decided on each part, and of its expansions
-one_by = lambda x: 1 / x if coefficient(x, 0) != 0 else _nowhere(x)
+one_by = lambda x: 1 / x if coefficient(x, 0) != 0 else unknown() if isinstance(x, arb_series) else arb.nan()
 unknown = lambda: arb_series([arb.nan()] * ctx.cap, ctx.cap)  # no number, as a number is a constant
-_nowhere = lambda *given: unknown() if arb_series in map(type, given) else arb.nan()
+_undefined = lambda x, y: x + y + unknown() if arb_series in (type(x), type(y)) else x * y
 coefficient = lambda series, k: series[k] if isinstance(series, arb_series) else ZERO if k else series
 between = lambda low, high: (low + high) / 2 + arb(0, ((high - low) / 2).upper())  # all numbers from one to another
 # An upper bound of the solution of e' = mu e + delta after a time h.
@@ -37,7 +37,7 @@ class RefusedError(Exception):
 
 ZERO, ONE, MINUS = arb(0), arb(1), arb(-1)  # known to be so, and skipped
 _is_number = lambda x: x.is_finite() if type(x) is arb else coefficient(x, 0) * 0 == 0  # and not infinite
-_times_zero = lambda x, y: ZERO if _is_number(x) and _is_number(y) else _nowhere(x, y)
+_times_zero = lambda x, y: ZERO if _is_number(x) and _is_number(y) else _undefined(x, y)
 _times = lambda x, y: y if x is ONE else x if y is ONE else _times_zero(x, y) if x is ZERO or y is ZERO else x * y
 _pulled = lambda adjoint, slope: ZERO if adjoint is ZERO else _times(adjoint, slope)  # as it may not be chosen
 _plus = lambda x, y: y if x is ZERO else x if y is ZERO else x + y

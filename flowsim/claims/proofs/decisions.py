@@ -131,12 +131,14 @@ class Decisions:
         return set(of) <= {"number"}
 
     def _is_float64(self, x: Array) -> bool:
+        assert x.known is not None
         return bool(np.all(np.isfinite(x.known)) and np.all(self.compared("eq", x, self.writer.array(x.known))))
 
     def _is_ordered(self, matrix: Array) -> bool:
         """Whether a matrix that is diagonal in float64 is exactly diagonal, with its entries in the order that they
         have in float64. True if the matrix is not diagonal in float64.
         """
+        assert matrix.known is not None
         n, places = matrix.shape[-1], np.arange(matrix.size).reshape(matrix.shape)
         outside = ~np.eye(n, dtype=bool)
         if np.any(matrix.known[..., outside]):
