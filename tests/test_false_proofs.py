@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flowsim
-from flowsim.claims.proofs import FollowedFlow, OpenError, check, checker
+from flowsim.claims.proofs import FollowedFlow, OpenError, check, checker, identities
 from flowsim.claims.proofs.program import program
 from flowsim.problem import spec_of
 
@@ -203,6 +203,19 @@ def test_an_equality_of_what_is_not_defined_is_not_proved(function):
     assert is_proved(alike(lambda flow: jnp.abs(flow.models[:, 0] - 0.25) + 0.5), 0.0, start=[1.0])
     assert not is_proved(alike(lambda flow: jnp.maximum(flow.models[:, 0] - 0.25, -0.125)), 0.0, start=[1.0])
     assert not is_proved(alike(lambda flow: jnp.minimum(flow.models[:, 0] - 0.25, 0.5)), 0.0, start=[1.0])
+
+
+NOWHERE = {"1/0": ["div", [0, 1]], "log(-1)": ["log", [2]], "the root of -1": ["sqrt", [2]]}
+
+
+@pytest.mark.parametrize("name", NOWHERE)
+def test_numbers_that_are_not_defined_do_not_cancel_in_an_equality(name):
+    found = proof(lambda flow: flowsim.equal(flow.models[:, 0], flow.models[:, 0], 1.0), 0.0, start=[1.0])
+    numbers = [["number", [], [text]] for text in ("1", "0", "-1")]
+    found["sides"] = {"operations": [*numbers, [*NOWHERE[name], None], ["sub", [3, 3], None]], "result": 4}
+    found["digest"] = identities.digest(found)
+    with pytest.raises(identities.RefusedError):
+        check(found)
 
 
 def test_a_number_of_a_claim_that_was_rounded_is_not_told_apart_from_the_limit():

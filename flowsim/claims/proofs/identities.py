@@ -68,20 +68,19 @@ class Polynomials:
 
     **Fields:**
 
-    - defined: (name, p) raises an error unless the logarithm or the root of p, or a number divided by p, is
-      defined; ``name`` is "log", "sqrt" or "div". If None, all count as defined, and p q/q is not simplified to p.
+    - defined: (name, p) raises an error unless the logarithm or the root of p, or a number divided by p, is shown to be
+      defined. By default the form of p has to show it.
     - decided: p -> 1 if p is positive, 0 if it is not, None if this is not known. By default constants are decided.
     """
 
     def __init__(self, n):
-        self.defined: Callable | None = None
+        self.defined: Callable = self._is_defined_by_form
         self.decided: Callable = sign
         self.names = [*[f"x{i}" for i in range(n)], "t", *[f"v{i}" for i in range(UNKNOWNS)]]
         gens = list(fmpq_mpoly_ctx.get(self.names, Ordering.lex).gens())
         self.n, self.weights, self.t, self.rest = n, gens[:n], gens[n], gens[n + 1 :]
         self.zero, self.unknowns, self.meaning, self.roots = gens[n] * 0, {}, {}, []
         self.moving, self.known, self.programs = set(self.names[: n + 1]), set(), 0
-        self.taken: list[tuple] = []  # the logarithms, roots and quotients of what moves that are taken for defined
 
     def constant(self, text):
         """The constant polynomial with the value of a text such as "1/3"."""
@@ -138,6 +137,14 @@ class Polynomials:
             return self._is_never_negative(str(p)) and self.is_above_zero(given[2])
         return self.is_never_negative(p) and p.compose(*[self.zero] * len(self.names)) != 0
 
+    def _is_defined_by_form(self, name, p):
+        """Refuse p unless it is a number or its form shows that the operation is defined. See `defined`."""
+        numbers = not self.names_of(p) - self.known
+        if numbers and (name == "div" or not p.is_constant()):
+            return  # which is not zero
+        if not (self.is_never_negative(p) if name == "sqrt" else self.is_above_zero(p)):
+            raise RefusedError(f"it is not shown where the operation {name} is defined")
+
     def root(self, x):
         """The square root of x: a rational number times earlier roots if possible, else a new unknown."""
         chosen = range(2 ** len(self.roots)) if self.is_positive(x) and len(self.roots) <= ROOTS else []
@@ -182,23 +189,21 @@ class Polynomials:
     def entry(self, name, *entries):
         """The value of an operation on numbers or polynomials, one for each argument."""
         given = [self.reduced(x) for x in entries]
-        if self.defined is not None and any(map(self.is_nothing, given[:1] if name == "select" else given)):
+        if any(map(self.is_nothing, given[:1] if name == "select" else given)):
             return self.unknown(NOTHING)
         if name in ("add", "sub", "mul"):
             return getattr(operator, name)(*given)
         if name == "div" and given[1].is_zero():
             return self.unknown(NOTHING)
-        if self.defined is not None and name in ("div", "log", "sqrt"):
+        if name in ("div", "log", "sqrt"):
             self.defined(name, given[-1])
-        elif name in ("div", "log", "sqrt") and self.names_of(given[-1]) - self.known:
-            self.taken.append((name, given[-1]))
         if name in ("div", "sqrt") and given[0].is_zero():
             return self.zero
         if name == "div" and len(given[1]) == 1 and (given[1].is_constant() or self.is_positive(given[1] * given[1])):
             return self.reduced(given[0] * self.inverse(given[1]))
         if name == "div" and not self.names_of(given[1]) - self.known:
             return self.reduced(given[0] * self.unknown("div", self.zero + 1, given[1]))
-        if name == "div" and self.defined is not None:
+        if name == "div":
             quotient, rest = divmod(*given)
             return quotient if rest == 0 else self.unknown(name, *given)
         if name == "sqrt":
@@ -207,7 +212,7 @@ class Polynomials:
             return self.zero + which
         if name == "select" and (given[0] == 1 or given[0] == 0 or given[1] == given[2]):
             return given[2] if given[0] == 0 else given[1]
-        if name in ("div", "above", "select", "exp", "log", "sin", "cos", "erf"):
+        if name in ("above", "select", "exp", "log", "sin", "cos", "erf"):
             return self.unknown(name, *given)
         raise RefusedError(f"the operation {name!r} is not known")
 
@@ -286,9 +291,6 @@ def check(certificate):
     slacks = ring.values(certificate["sides"], weights=weights, start=start, t=[ring.t])
     if not slacks or len(start) != ring.n:
         raise RefusedError("it has no sides, or another number of weights")
-    for name, p in ring.taken:
-        if not (ring.is_never_negative(p) if name == "sqrt" else ring.is_above_zero(p)):
-            raise RefusedError(f"it is not shown where the operation {name} is defined")
     for slack in map(ring.reduced, slacks):
         at_start = ring.within(slack, start, ring.zero)
         slope = sum((speed * slack.derivative(i) for i, speed in enumerate([*along, 1])), ring.zero)
