@@ -99,12 +99,11 @@ def certify(
     foreign = claim.foreign(loss, start)
     if missing := [one.name for one in ([foreign] if foreign else claim.hypotheses(loss, start)) if not one.met]:
         raise OpenError(f"it says nothing of this problem: not met: {'; '.join(missing)}")
-    exact = {"start": followed.of_start} if followed and claim.along_flow else {}
-    domain = Domain(loss, start)
-    where = _Problem(loss, start, domain, exact, numbers_of_problem(loss, start, domain))
+    followed = followed or FollowedFlow(loss, start) if claim.along_flow else None
+    domain, exact = (followed.domain, {"start": followed.of_start}) if followed else (Domain(loss, start), {})
+    where = _Problem(loss, start, domain, exact, numbers_of_problem(loss, start, domain, followed and followed.program))
     in_the_limit = claim.along_flow and _is_of_the_limit(claim, where)
     sides, is_equality = _sides(claim, where, refutes, in_the_limit)
-    followed = followed or FollowedFlow(loss, start) if claim.along_flow else None
     certificate: Document = {
         "version": checker.VERSION,
         "made by": f"flowsim {VERSION}",
@@ -218,8 +217,8 @@ def _traced(
     problem. Two rows ``others`` may be added: one before and one after the time, or both before the limit.
     """
     fixed = eqx.filter(problem.start, eqx.is_inexact_array, inverse=True)
-    after = [weights, *others[:0:-1]]
-    rows = [start, *others[:1], *(after[::-1] if in_the_limit else after)]
+    later = [*others[1:], weights] if in_the_limit else [weights, *others[1:]]
+    rows = [start, *others[:1], *later]
     models = [eqx.combine(row, fixed) for row in (rows if claim.along_flow else [start])]
     times = jnp.append(0.0, t)[: len(models)]
     known = problem.start if in_the_limit else None
@@ -305,7 +304,7 @@ def _check_unread(
     inputs |= {"t": jax.ShapeDtypeStruct((3,), float), "others": [inputs["weights"]] * 2}
 
     def slack(**given: PyTree) -> Sides:
-        ours = _traced(claim, problem, in_the_limit, **given)
+        ours = _traced(claim, problem, in_the_limit, **given)  # at the start, before, at t and later, and elsewhere
         chosen = np.arange(len(ours.slack)) if in_the_limit else np.asarray([2, *range(4, len(ours.slack))])
         return _slack(jax.tree.map(lambda side: side[chosen], ours), np.asarray(is_equality), allows=refutes)
 
@@ -313,16 +312,17 @@ def _check_unread(
     points = [[arb(float(x)) for x in problem.domain.near(rng, share)] for share in (0.0, 1 / 8, 1 / 8)]
     others = [x + far for point in points[1:] for x in point]
     try:
-        wider, statement = program(slack, given=problem.given, **inputs), checker.Statement(certificate)
         with flint.ctx.workprec(PRECISION):
+            statement = checker.Statement(certificate)
+            wider, agree = checker.Program(program(slack, given=problem.given, **inputs)), []
             for weights in points:
                 t, given = arb(rng.uniform()), {"start": statement.start, "weights": weights}
-                known = map(arb, statement.sides(t=[t], **given))
-                for x, y in zip(known, checker.Program(wider)(t=[far, t, far], others=others, **given), strict=True):
-                    if x.is_finite() and not abs(x - y) <= _AGREES * (1 + abs(x)):
-                        raise OpenError(_MORE if in_the_limit else _OTHER)
+                both = zip(statement.sides(t=[t], **given), wider(t=[far, t, far], others=others, **given), strict=True)
+                agree.append([abs(x - y) <= _AGREES * (1 + abs(x)) if arb(x).is_finite() else None for x, y in both])
     except (UndecidedError, checker.RefusedError, ValueError) as error:
         raise OpenError(_MORE if in_the_limit else _OTHER) from error
+    if not all(any(row) and False not in row for row in zip(*agree, strict=True)):
+        raise OpenError(_MORE if in_the_limit else _OTHER)
 
 
 def _largest(*sides: ArrayLike) -> float:

@@ -177,19 +177,23 @@ def numbers_of(loss: AbstractPopulationLoss) -> frozenset[float] | None:
     return frozenset(float(x) for leaf in leaves for x in np.ravel(leaf))
 
 
-def numbers_of_problem(loss: AbstractPopulationLoss, start: PyTree, domain: Domain) -> frozenset[float]:
+def numbers_of_problem(
+    loss: AbstractPopulationLoss, start: PyTree, domain: Domain, written: Document | None = None
+) -> frozenset[float]:
     """Return the numbers that are exact in the sides of a claim: those of the tasks of a loss or, if the loss computes
     no numbers, all numbers that occur in it, and the weights of the start.
 
     Python may have rounded any other number of a claim, such as 1/3.
+
+    **Arguments:** written: the program of the loss, if there is one.
     """
     if (found := numbers_of(loss)) is not None:
         return found
     try:
-        operations = program(lambda weights: rebuilt(loss, start)(weights), weights=domain.shapes)["operations"]
-    except UndecidedError:  # by what certificates cannot express; a claim that does not read the loss does not need it
-        operations = []
-    texts = [text for name, _, numbers in operations if name == "number" for text in numbers]
+        written = written or program(lambda weights: rebuilt(loss, start)(weights), weights=domain.shapes)
+    except UndecidedError:  # of what certificates cannot express, and a claim that does not read the loss need not
+        written = {"operations": []}
+    texts = [text for name, _, numbers in written["operations"] if name == "number" for text in numbers]
     return frozenset(map(float, [*map(Fraction, texts), *ravel_pytree(start)[0]]))
 
 
