@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from flowsim.losses import FunctionLoss
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression
 
@@ -37,6 +38,12 @@ class Form(eqx.Module):
 
     def __call__(self, model: PyTree) -> jax.Array:
         return self.function(model, *self.parameters)
+
+
+def quadratic(*targets: float) -> FunctionLoss:
+    """w -> sum k (w_k - target_k)^2 / 2, whose flow is w_k(t) = target_k + e^{-kt} (w_k(0) - target_k)."""
+    rates, minimizer = jnp.arange(1.0, len(targets) + 1), jnp.asarray(targets)
+    return FunctionLoss(lambda w: jnp.sum(rates * (w - minimizer) ** 2) / 2, minimum=0.0)
 
 
 def weight(x: Any) -> Weight:

@@ -15,14 +15,9 @@ from flowsim.claims.proofs import OpenError, ball, check, checker, ending, ident
 from flowsim.claims.proofs.path import FollowedFlow
 from flowsim.cli.main import main
 from flowsim.problem import spec_of
+from tests.helpers import quadratic
 
 FOREVER = "proved for all t from 0"
-
-
-def quadratic(*targets):
-    """w -> sum k (w_k - target_k)^2 / 2, whose flow is w_k(t) = target_k + e^{-kt} (w_k(0) - target_k)."""
-    rates, targets = jnp.arange(1.0, len(targets) + 1), jnp.asarray(targets)
-    return flowsim.FunctionLoss(lambda w: jnp.sum(rates * (w - targets) ** 2) / 2, minimum=0.0)
 
 
 def factors(target=1.0):

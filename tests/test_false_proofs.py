@@ -12,12 +12,7 @@ import flowsim
 from flowsim.claims.proofs import FollowedFlow, OpenError, check, checker, identities
 from flowsim.claims.proofs.program import program
 from flowsim.problem import spec_of
-
-
-def quadratic(*targets):
-    """w -> sum k (w_k - target_k)^2 / 2, whose flow is w_k(t) = target_k + e^{-kt} (w_k(0) - target_k)."""
-    rates, targets = jnp.arange(1.0, len(targets) + 1), jnp.asarray(targets)
-    return flowsim.FunctionLoss(lambda w: jnp.sum(rates * (w - targets) ** 2) / 2, minimum=0.0)
+from tests.helpers import quadratic
 
 
 def proof(compare, *targets, start, t1=math.inf, **how):

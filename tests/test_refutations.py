@@ -17,15 +17,10 @@ from flowsim.claims.proofs import FollowedFlow, OpenError, check, checker, endin
 from flowsim.claims.proofs.domain import Domain
 from flowsim.claims.proofs.program import program
 from flowsim.experiments.certification import attempts
+from tests.helpers import quadratic
 
 OFF = 1e-9  # on either side of what is sharp
 LIMIT = "refuted in the limit"
-
-
-def quadratic(*targets):
-    """w -> sum k (w_k - target_k)^2 / 2, whose flow is w_k(t) = target_k + e^{-kt} (w_k(0) - target_k)."""
-    rates, targets = jnp.arange(1.0, len(targets) + 1), jnp.asarray(targets)
-    return flowsim.FunctionLoss(lambda w: jnp.sum(rates * (w - targets) ** 2) / 2, minimum=0.0)
 
 
 def claimed(compare, **options):
